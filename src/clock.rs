@@ -1,13 +1,14 @@
-//! Time, as everything here sees it.
+//! Time for the whole program.
 //!
-//! Owns the only reads of the system's clocks, so that a test can own time instead. Must never be
+//! Owns the only reads of the system's clocks, so that a test can control time. Must never be
 //! bypassed: the lint list forbids the raw calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// The environment variable that says by how many seconds the wall clock of a program under test is ahead.
+/// The environment variable with the number of seconds by which the wall clock of a program under
+/// test is ahead.
 #[cfg(any(test, feature = "test-util"))]
 pub const CLOCK_VARIABLE: &str = "HEARTHFS_TEST_CLOCK_AHEAD_S";
 
@@ -17,7 +18,7 @@ pub struct Clock(TimeSource);
 
 #[derive(Clone, Debug)]
 enum TimeSource {
-    /// The machine's wall clock, and this much added, which only a test does.
+    /// The machine's wall clock, plus an offset that only tests set.
     System {
         start: Duration,
         ahead_ms: i64,
@@ -41,8 +42,8 @@ impl Clock {
         Self(TimeSource::System { start: since_boot(), ahead_ms: 0 })
     }
 
-    /// Returns the clock for a program under test: the machine's, with a wall time that is off by what
-    /// [`CLOCK_VARIABLE`] says.
+    /// Returns the clock for a program under test: the machine's, with the wall time shifted by
+    /// [`CLOCK_VARIABLE`].
     #[cfg(any(test, feature = "test-util"))]
     pub fn of_process() -> Self {
         let ahead_s = std::env::var(CLOCK_VARIABLE).ok().and_then(|text| text.parse::<i64>().ok());
@@ -61,14 +62,15 @@ impl Clock {
         Self(TimeSource::Manual { now_ms: Arc::new(AtomicU64::new(now_ms)), ahead_ms: 0 })
     }
 
-    /// Returns a clock that shows `now_ms` now and runs with the time of the runtime that it is read in. With a paused runtime a
-    /// simulated day costs no more than the work that falls into it. Must be made and read on threads of that runtime.
+    /// Returns a clock that shows `now_ms` now and advances with the time of the runtime in which
+    /// it is read. With a paused runtime a simulated day costs only the work in it. Must be made
+    /// and read on threads of that runtime.
     #[cfg(any(test, feature = "test-util"))]
     pub fn of_runtime(now_ms: u64) -> Self {
         Self(TimeSource::Runtime { began: tokio::time::Instant::now(), now_ms, ahead_ms: 0 })
     }
 
-    /// Returns a clock that runs with this one, and whose wall time is ahead by so much.
+    /// Returns a clock that advances with this one, with a wall time that is ahead by `ahead_ms`.
     #[must_use]
     pub fn skewed(&self, ahead_ms: i64) -> Self {
         Self(match &self.0 {
@@ -112,7 +114,8 @@ impl Clock {
         self.wall().as_millis() as u64
     }
 
-    /// Returns a time that only grows, since an arbitrary start, also while the machine sleeps.
+    /// Returns a time that only grows, since an arbitrary start; it also advances while the machine
+    /// is suspended.
     pub fn mono(&self) -> Duration {
         match &self.0 {
             TimeSource::System { start, .. } => since_boot().saturating_sub(*start),
@@ -127,19 +130,19 @@ impl Clock {
     }
 }
 
-/// Returns how long the machine has been up, the time that it slept included.
+/// Returns how long the machine has been up, suspended time included.
 fn since_boot() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Waits; the one place where a task sleeps.
+/// Waits; the only place where a task sleeps.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
-/// Runs `work` for at most `limit`; `None` when the limit came first and `work` was dropped.
+/// Runs `work` for at most `limit`; returns `None` and drops `work` when the limit is reached.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()

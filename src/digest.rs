@@ -1,6 +1,6 @@
 //! Content digests: BLAKE3-256 of the raw bytes of a blob.
 //!
-//! Owns the one definition of how content is named. Must never know where the content lies.
+//! Owns the one definition of how content is named. Must never depend on where content is stored.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Digest([u8; 32]);
 
-/// BLAKE3-256 of zero bytes: it is compared with at every step, so it is not computed each time.
+/// BLAKE3-256 of zero bytes. A constant, because it is compared very often.
 const EMPTY: Digest = Digest([
     0xaf, 0x13, 0x49, 0xb9, 0xf5, 0xf9, 0xa1, 0xa6, 0xa0, 0x40, 0x4d, 0xea, 0x36, 0xdc, 0xc9, 0x49,
     0x9b, 0xcb, 0x25, 0xc9, 0xad, 0xc1, 0x12, 0xb7, 0xcc, 0x9a, 0x93, 0xca, 0xe4, 0x1f, 0x32, 0x62,

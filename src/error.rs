@@ -1,6 +1,6 @@
 //! The error that crosses rooms.
 //!
-//! Owns the kinds, which say what a caller can do. Must never know an errno: `fs::errno` maps them.
+//! Owns the kinds, which determine what a caller can do. Must never know an errno: `fs::errno` maps them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub enum Kind {
     Busy,
     /// No room on the disk, or a limit reached.
     NoSpace,
-    /// No descriptor is left; later one may be.
+    /// No descriptor is free now; one may be later.
     Exhausted,
     /// Not allowed, by permissions or credentials.
     Denied,
@@ -24,13 +24,13 @@ pub enum Kind {
     Invalid,
     /// The bytes are not what they should be.
     Corrupt,
-    /// It cannot be reached now; later it may.
+    /// It cannot be reached now, but perhaps later.
     Unavailable,
     /// It took longer than its deadline.
     TimedOut,
     /// We are shutting down.
     Closed,
-    /// A fault of ours or of the machine.
+    /// A fault in hearthfs or the machine.
     Internal,
 }
 
@@ -60,7 +60,7 @@ impl Error {
         Self { kind, op: op.into(), source: Some(Arc::from(source.into())) }
     }
 
-    /// Makes an error from a failed system call, with the kind that its errno means.
+    /// Makes an error from a failed system call, with the kind for its errno.
     pub fn io(op: impl Into<String>, source: std::io::Error) -> Self {
         Self::with(kind_of_io(&source), op, source)
     }

@@ -1,6 +1,6 @@
-//! Counters of what happened since the mount began.
+//! Counters of events since the mount began.
 //!
-//! Owns their names, which appear in `status --json` and stay as they are. Must never take part in a
+//! Owns their names, which appear in `status --json` and must stay the same. Must never influence a
 //! decision: they are for people and for tests.
 
 mod entries;
@@ -34,15 +34,15 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// What the kernel may ask; each request is one round trip on some caller's path.
+    /// The requests of the kernel; each is one round trip on some caller's path.
     Operation {
         /// Finds a name.
         Lookup = "lookup",
-        /// Tells attributes.
+        /// Returns attributes.
         GetAttr = "getattr",
         /// Changes attributes.
         SetAttr = "setattr",
-        /// Tells the target of a link.
+        /// Returns the target of a link.
         ReadLink = "readlink",
         /// Makes a node.
         MkNod = "mknod",
@@ -86,7 +86,7 @@ kinds! {
         ReleaseDir = "releasedir",
         /// Makes a directory durable.
         FsyncDir = "fsyncdir",
-        /// Tells the size of the file system.
+        /// Returns the size of the file system.
         StatFs = "statfs",
         /// Sets an extended attribute.
         SetXattr = "setxattr",
@@ -111,23 +111,22 @@ macro_rules! counters {
             operations: [Counter; Operation::ALL.len()],
         }
 
-        /// The counters at one moment, or what they grew by between two.
+        /// The counters at one moment, or their growth between two.
         #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         #[serde(default)]
         pub struct Snapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// Round trips of the kernel by operation; those that never came are left out.
+            /// Round trips of the kernel by operation, without zeros.
             pub operations: BTreeMap<String, u64>,
-            /// Answers of the remote that say "too much at once", by status; those that never came are left out. The
-            /// remote counts them itself, too.
+            /// Throttling answers of the remote by status, without zeros. The remote counts them itself, too.
             pub throttled: BTreeMap<String, u64>,
-            /// Requests to the remote by kind; those that were never made are left out. The remote counts them
-            /// itself, and a report of both fills them in.
+            /// Requests to the remote by kind, without zeros. The remote counts them itself, and a
+            /// report of both fills them in.
             pub requests: BTreeMap<String, u64>,
         }
 
         impl Metrics {
-            /// Starts all at zero.
+            /// Makes counters that are all zero.
             pub fn new() -> Self {
                 Self {
                     $($name: Counter::default(),)*
@@ -148,8 +147,8 @@ macro_rules! counters {
         }
 
         impl Snapshot {
-            /// Returns what was counted after `earlier`; a counter that went back (the daemon was
-            /// restarted between the two) counts from zero.
+            /// Returns the growth since `earlier`; a counter that is smaller (the daemon was
+            /// restarted in between) counts from zero.
             #[must_use]
             pub fn since(&self, earlier: &Self) -> Self {
                 Self {
@@ -164,49 +163,49 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Opens for reading that were answered with an entry.
+    /// Opens for reading that got an entry.
     hits,
-    /// Names that a program asked for and that no node has.
+    /// Names that a program looked up and that no node has.
     misses,
     /// Generations that became entries on this node.
     published,
-    /// Bytes of those.
+    /// Their bytes.
     published_bytes,
-    /// Publishes whose blob was there already.
+    /// Publishes whose blob already existed.
     deduplicated,
     /// Generations that were dropped because their writer died.
     dropped_generations,
     /// Blobs that were fetched from the remote.
     fetched,
-    /// Bytes of those, as they travelled.
+    /// Their bytes, as transferred.
     fetched_bytes,
     /// Fetches that did not succeed within their deadline.
     fetch_failures,
     /// Blobs that were uploaded.
     uploaded,
-    /// Bytes of those, as they travelled.
+    /// Their bytes, as transferred.
     uploaded_bytes,
     /// Batches that were committed to the remote's log.
     commits_written,
     /// Batches of other nodes that were applied here.
     commits_applied,
-    /// Requests to the remote that failed and were tried again.
+    /// Requests to the remote that failed and were retried.
     remote_retries,
-    /// Milliseconds that programs and uploads waited because the remote throttled a request, all of them together.
+    /// Milliseconds that programs and uploads waited because the remote throttled requests, in total.
     throttled_wait_ms,
     /// Writers that had to wait for room.
     slowed,
     /// Writers that were refused for lack of room.
     refused,
-    /// Contents of other nodes that were not fetched or kept for lack of room.
+    /// Contents of other nodes that were not fetched or kept because there was no room.
     without_room,
-    /// Local blobs that were dropped for space.
+    /// Local blobs that were evicted.
     evicted,
-    /// Bytes of those.
+    /// Their bytes.
     evicted_bytes,
-    /// Blobs, packs and commits that were not what their digest says.
+    /// Blobs, packs and commits that did not match their digest.
     damaged,
-    /// How often the kernel was told to forget a name, or all names, because something moved without its doing.
+    /// How many times the kernel was told to forget a name, or all names, after a change that it did not make.
     invalidated,
 }
 

@@ -1,10 +1,10 @@
 //! Names and paths inside the mount.
 //!
-//! Owns the form in which a path is kept and ordered. Must never touch the file system.
+//! Owns the form in which a path is stored and ordered. Must never access the file system.
 //!
-//! A name is any byte string that Linux allows, so it is not text. A path keeps its components
-//! separated by NUL, which no name can hold: that makes byte order put a directory directly before
-//! its descendants, and its descendants together.
+//! A name is any byte string that Linux allows, so it is not text. A path stores its components
+//! separated by NUL, which no name can contain. So byte order puts a directory directly before its
+//! descendants, and keeps its descendants together.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const MAX_PATH_BYTES: usize = 64 * 1024;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct TreePath(Box<[u8]>);
 
-/// The bytes cannot be a path inside the mount.
+/// Why bytes cannot be a path inside the mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PathError {
     /// A component is empty, `.`, `..`, or holds `/` or NUL.
@@ -112,12 +112,12 @@ impl TreePath {
         self.below(dir).is_some()
     }
 
-    /// Returns what follows `dir`, still NUL-separated, if this path lies below it.
+    /// Returns the part after `dir`, still NUL-separated, if this path lies below it.
     pub fn below(&self, dir: &Self) -> Option<&[u8]> {
         dir.rest_of(&self.0)
     }
 
-    /// Returns what follows this directory in the kept bytes of a path that lies below it.
+    /// Returns the part after this directory in the stored bytes of a path that lies below it.
     pub fn rest_of<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let rest = path.strip_prefix(&*self.0)?;
         let rest = if self.is_root() { rest } else { rest.strip_prefix(&[0])? };
@@ -139,16 +139,16 @@ impl TreePath {
         (bytes.len() <= MAX_PATH_BYTES).then(|| Self(bytes.into()))
     }
 
-    /// Returns the kept bytes: components separated by NUL. This is also the form in the formats.
+    /// Returns the stored bytes: components separated by NUL. The formats use the same form.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Reads the kept form from a format, refusing what could not be a path.
+    /// Reads the stored form from a format; refuses bytes that cannot be a path.
     ///
     /// # Errors
     ///
-    /// `TooLong` above the limit of a path; otherwise what [`check_name`] says of the first name that is refused.
+    /// `TooLong` above the limit of a path; otherwise the error of [`check_name`] for the first invalid name.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, PathError> {
         if bytes.len() > MAX_PATH_BYTES {
             return Err(PathError::TooLong);

@@ -1,14 +1,14 @@
 //! Stamps: the hybrid logical clock that orders every change of every node.
 //!
-//! Owns the total order. Must never read a clock itself: callers hand the time in.
+//! Owns the total order. Must never read a clock itself: callers pass the time.
 
 use std::fmt;
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-/// How far ahead of our own clock a remote stamp may push us. A node whose clock is further off
-/// must not drag the whole cluster's clock along with it.
+/// How far ahead of our own clock a remote stamp may push us. A node whose clock is further ahead
+/// must not drag the clocks of the whole cluster along.
 pub const MAX_AHEAD_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// The identity of one cache directory, random, made when the directory is made.
@@ -34,9 +34,9 @@ impl fmt::Debug for NodeId {
 pub struct Stamp {
     /// Milliseconds since the Unix epoch, as corrected by the store's time.
     pub ms: u64,
-    /// Tells apart stamps of one millisecond.
+    /// Distinguishes stamps of one millisecond.
     pub counter: u32,
-    /// The node that made the stamp; tells apart stamps of two nodes.
+    /// The node that made the stamp; distinguishes stamps of two nodes.
     pub node: NodeId,
 }
 
@@ -46,7 +46,7 @@ impl Stamp {
         format!("{:012x}{:08x}-{}", self.ms, self.counter, self.node)
     }
 
-    /// Reads what `sortable` wrote; `None` when the text is anything else.
+    /// Parses what `sortable` wrote; `None` for anything else.
     pub fn parse_sortable(text: &str) -> Option<Self> {
         let (time, node) = text.split_once('-')?;
         if time.len() != 20 || node.len() != 16 || !text.is_ascii() {
@@ -68,12 +68,12 @@ pub struct StampClock {
 }
 
 impl StampClock {
-    /// Starts a clock for `node` that has made nothing yet.
+    /// Starts a clock for `node` that has made no stamp yet.
     pub fn new(node: NodeId) -> Self {
         Self { node, last: Mutex::new((0, 0)) }
     }
 
-    /// Returns the node that stamps are made for.
+    /// Returns the node for which stamps are made.
     pub fn node(&self) -> NodeId {
         self.node
     }
@@ -96,8 +96,8 @@ impl StampClock {
         self.last.lock().0 > now_ms.saturating_add(MAX_AHEAD_MS)
     }
 
-    /// Forgets what was made while our clock was far ahead of `now_ms`. What is made from now on comes after `latest`,
-    /// but not after that.
+    /// Forgets the stamps made while our clock was far ahead of `now_ms`. Later stamps come after
+    /// `latest`, but not after the forgotten ones.
     pub fn come_back(&self, now_ms: u64, latest: Option<Stamp>) {
         let mut last = self.last.lock();
         if last.0 > now_ms.saturating_add(MAX_AHEAD_MS) {
@@ -105,9 +105,9 @@ impl StampClock {
         }
     }
 
-    /// Learns of a stamp made elsewhere, so that ours come after what we have seen.
+    /// Takes a stamp of another node into account, so that ours come after what we have seen.
     ///
-    /// A stamp more than [`MAX_AHEAD_MS`] ahead of `now_ms` is not followed; returns false then.
+    /// Ignores a stamp more than [`MAX_AHEAD_MS`] ahead of `now_ms`; returns false then.
     pub fn observe(&self, seen: Stamp, now_ms: u64) -> bool {
         if seen.ms > now_ms.saturating_add(MAX_AHEAD_MS) {
             return false;

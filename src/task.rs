@@ -1,8 +1,8 @@
-//! Spawning and randomness, through one place each.
+//! Spawning and randomness, each in one place.
 //!
-//! Owns how work is started beside the caller. Must never start a thing without a name, so that a
-//! stuck thread or task can be told from the others. In a simulation chance comes from a seed, and work that blocks is done
-//! by the simulation's one thread, so that nothing depends on the machine.
+//! Owns how background work is started. Must never start anything without a name, so that a stuck
+//! thread or task can be identified. In a simulation random numbers come from a seed, and blocking
+//! work runs on the simulation's one thread, so that nothing depends on the machine.
 
 use std::future::Future;
 
@@ -24,7 +24,7 @@ pub fn spawn<T: Send + 'static>(
     runtime.spawn(work)
 }
 
-/// Runs work that blocks (files, compression) on the runtime's threads for such work.
+/// Runs blocking work (files, compression) on the runtime's threads for such work.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     #[cfg(any(test, feature = "test-util"))]
@@ -60,14 +60,14 @@ pub fn random_u64() -> u64 {
     rand::rng().random()
 }
 
-/// Makes the rest of the thread's work a simulation.
+/// Turns the rest of the thread's work into a simulation.
 #[cfg(any(test, feature = "test-util"))]
 pub mod simulated {
     use std::cell::Cell;
     use std::pin::pin;
 
     thread_local! {
-        /// Where the random numbers of the running task are; `None` outside of a simulation.
+        /// The random state of the running task; `None` outside a simulation.
         static STATE: Cell<Option<u64>> = const { Cell::new(None) };
     }
 
@@ -75,8 +75,8 @@ pub mod simulated {
     #[derive(Debug)]
     pub struct On(());
 
-    /// Begins a simulation on this thread. Its runtime must have this thread only: all work of [`super::blocking`] is done
-    /// there, at once, and all random numbers follow from `seed`.
+    /// Begins a simulation on this thread. Its runtime must have only this thread: all work of
+    /// [`super::blocking`] runs on it at once, and all random numbers derive from `seed`.
     #[must_use]
     pub fn begin(seed: u64) -> On {
         STATE.set(Some(seed));
@@ -89,8 +89,8 @@ pub mod simulated {
         }
     }
 
-    /// Gives a task random numbers of its own. So they do not depend on which of two tasks runs first, which the runtime
-    /// may decide by chance.
+    /// Gives a task random numbers of its own. They then do not depend on which of two tasks runs
+    /// first, which the runtime may decide at random.
     pub(super) fn by_itself<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
         let mut state = random_u64();
         async move {

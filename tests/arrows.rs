@@ -1,7 +1,7 @@
-//! The direction of the arrows: reads the paths that the code names and says which point the wrong way.
+//! The direction of the arrows: reads the paths that the code names and reports those that point the wrong way.
 //!
-//! The tables in `arrows/rules.rs` are the map of `docs/design.md` in a form that can be checked. Inside a room no arrows may
-//! go in a circle; `arrows/circles.rs` has the rule.
+//! The tables in `arrows/rules.rs` are the map of `docs/design.md` in a form that can be checked.
+//! Inside a room no arrows may form a circle; `arrows/circles.rs` has the rule.
 
 #[path = "arrows/circles.rs"]
 mod circles;
@@ -60,7 +60,7 @@ fn arrows_point_one_way() {
     assert!(wrong.is_empty(), "{} arrows or limits:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Checks one file that is not there, and returns what is said about it.
+/// Checks a file given as text, and returns the findings.
 fn said(path: &str, text: &str) -> String {
     check(&Source::new(path, text)).join("\n")
 }
@@ -213,7 +213,7 @@ fn a_name_that_is_used_again_is_found() {
     assert_eq!(found["Twice"].len(), 2);
 }
 
-/// Finds the circles of files that are not there.
+/// Finds the circles of files given as text.
 fn circles_of(files: &[(&str, &str)]) -> Vec<Vec<String>> {
     let files: Vec<(String, String)> =
         files.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())).collect();
@@ -231,13 +231,13 @@ fn a_circle_is_found_however_it_is_written() {
             ("src/fs/b.rs", "fn f() { super::a::g() }\n"),
         ][..],
         &[root, ("src/fs/a.rs", "use crate::fs::b;\n"), ("src/fs/b.rs", "use super::{a::A, c};\n")],
-        // By a name that the parent hands on.
+        // Through a name that the parent re-exports.
         &[
             ("src/fs/mod.rs", "mod a;\nmod b;\npub use a::A as First;\npub use b::B;\n"),
             ("src/fs/a.rs", "use super::B;\n"),
             ("src/fs/b.rs", "impl super::First {}\n"),
         ],
-        // By files below two modules, of which none uses the other alone.
+        // Through files below two modules, of which none alone uses the other.
         &[
             ("src/fs.rs", "mod a;\nmod b;\n"),
             ("src/fs/a.rs", "mod inner;\n"),
@@ -267,7 +267,7 @@ fn a_circle_is_found_however_it_is_written() {
 #[test]
 fn what_is_no_circle_passes() {
     for files in [
-        // One way, also by way of others.
+        // In one direction only, also through other modules.
         &[
             ("src/fs/a.rs", "use super::b::B;\nuse super::c::C;\n"),
             ("src/fs/b.rs", "use super::c::C;\n"),
@@ -279,7 +279,7 @@ fn what_is_no_circle_passes() {
             ("src/fs/a.rs", "use super::Room;\nmod inner;\nfn f() { inner::g() }\n"),
             ("src/fs/a/inner.rs", "use super::super::Room;\nuse super::f;\n"),
         ],
-        // Tests may use what uses them.
+        // Tests may use the modules that use them.
         &[
             ("src/fs/a.rs", "use super::b::B;\n"),
             ("src/fs/b.rs", "#[cfg(test)]\nmod tests { use crate::fs::a::A; }\n"),
@@ -290,14 +290,14 @@ fn what_is_no_circle_passes() {
             ("src/fs/a.rs", "use super::b::B;\n"),
             ("src/fs/b.rs", "fn f() { let a = 1; a::b(); Self::a(); other::a::A }\n"),
         ],
-        // Rooms have a table of their own.
+        // Arrows between rooms have a table of their own.
         &[("src/fs/a.rs", "use crate::sync::A;\n"), ("src/sync/mod.rs", "use crate::fs::a::A;\n")],
     ] {
         assert_eq!(circles_of(files), Vec::<Vec<String>>::new(), "{files:?}");
     }
 }
 
-/// The structs of the product that hold more than they may. This list may only shrink.
+/// The structs of the product above the limits. This list may only shrink.
 const LARGE: &[&str] = &[
     "mount/src/vfs.rs OpenFlags",
     "src/cli/top/figures.rs Rates",

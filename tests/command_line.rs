@@ -1,4 +1,4 @@
-//! The binary as a user meets it: exit statuses, messages, and what `run` does to its command.
+//! The program as a user sees it: exit statuses, messages, and what `run` does to its command.
 
 mod fake;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use hearthfs::control::Mounts;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A place of its own for every test: nothing outside is read or written.
+/// A directory of its own for every test: nothing outside is read or written.
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -49,7 +49,7 @@ impl Bench {
             .stdin(Stdio::null());
     }
 
-    /// An empty file, so that no file of the machine is found.
+    /// Returns an empty file, so that no configuration of the machine is read.
     fn config(&self) -> PathBuf {
         let path = self.path("hearthfs.toml");
         if !path.exists() {
@@ -62,7 +62,7 @@ impl Bench {
         self.command(args).output().expect("started")
     }
 
-    /// Mounts the fake in a process of its own; `None`, with a note, where that cannot be.
+    /// Mounts the fake in a process of its own; prints a note and returns `None` if that is impossible.
     fn fake(&self, test: &str) -> Option<FakeMount> {
         let us = rustix::process::geteuid();
         if !us.is_root() || File::options().read(true).open("/dev/fuse").is_err() {
@@ -81,7 +81,7 @@ impl Bench {
     }
 }
 
-/// Says past the capture of output, and in one piece, that a test could not run.
+/// Prints in one piece, bypassing the capture of output, that a test could not run.
 fn skipped(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}\n");
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
@@ -89,7 +89,7 @@ fn skipped(test: &str, why: &str) {
 
 const FAKE: &str = "FAKE_MOUNT_POINT";
 
-/// Does nothing as a test; is the fake's process when it is told a mount point.
+/// Does nothing as a test; is the fake's process when a mount point is given.
 #[expect(clippy::print_stdout, reason = "it tells the process that started it")]
 #[test]
 fn fake_process() {
@@ -102,7 +102,7 @@ fn fake_process() {
 
 struct FakeMount {
     child: Child,
-    /// Kept open, so that what it prints has somewhere to go.
+    /// Kept open, so that the process can write to it.
     _lines: Lines<BufReader<ChildStdout>>,
     point: PathBuf,
 }
@@ -222,7 +222,7 @@ fn a_disk_without_room_is_refused() {
     }
     let args = ["config", "check", "mnt", "--cache-dir", "small/c"];
     let output = bench.output(&args);
-    // A cache that is there already serves on a full disk.
+    // An existing cache is served even on a full disk.
     std::fs::create_dir_all(small.join("c/v1")).expect("mkdir");
     let again = bench.output(&args);
     rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("ours");
@@ -336,7 +336,7 @@ fn unmount_now_leaves_the_backlog() {
 fn a_busy_mount_stays() {
     let bench = Bench::new();
     let Some(fake) = bench.fake("a_busy_mount_stays") else { return };
-    // A working directory holds a mount as well as an open file does.
+    // A working directory keeps a mount busy, like an open file.
     let mut holder =
         Command::new("sleep").arg("60").current_dir(bench.path("mnt")).spawn().expect("sleep");
     refuses(&bench, &["unmount", "mnt"], 1, &["is in use", "fuser -vm"]);
@@ -409,7 +409,7 @@ fn run_passes_signals_to_its_command() {
     let bench = Bench::new();
     let Some(_fake) = bench.fake("run_passes_signals_to_its_command") else { return };
     for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
-        // Waits in pieces, so that the shell's trap runs soon.
+        // Waits in short pieces, so that the shell's trap runs soon.
         let script = format!("trap 'exit 7' {name}; echo up; while :; do sleep 0.05; done");
         let mut command = bench.command(&["run", "--mount", "mnt", "--", "sh", "-c", &script]);
         let mut child =
@@ -447,10 +447,10 @@ fn run_refuses_a_mount_with_another_remote() {
 }
 
 #[test]
-fn waiting_for_the_dead_has_an_end() {
+fn waiting_for_a_stopped_daemon_is_bounded() {
     let bench = Bench::new();
-    let Some(fake) = bench.fake("waiting_for_the_dead_has_an_end") else { return };
-    // A daemon that is stopped neither answers nor dies.
+    let Some(fake) = bench.fake("waiting_for_a_stopped_daemon_is_bounded") else { return };
+    // A stopped daemon neither answers nor ends.
     kill_process(Pid::from_child(&fake.child), Signal::STOP).expect("sent");
     let clock = hearthfs::clock::Clock::system();
     let output = bench.output(&["status", "mnt"]);

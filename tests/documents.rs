@@ -1,4 +1,4 @@
-//! The documents say what is there: tests that exist, files that exist.
+//! The documents match the project: the tests and files that they name exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -39,10 +39,10 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// What begins a line that names a test: a function, or a macro that makes tests of a body.
+/// The beginnings of lines that define a test: a function, or a macro that makes tests from a body.
 const NAMING: [&str; 3] = ["fn ", "over_each_server!(", "over_each_store!("];
 
-/// Returns the names of all functions in the test suites, and of what their macros make.
+/// Returns the names of all functions in the test suites, and of those that their macros make.
 fn functions() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for path in files_below("tests", "rs") {
@@ -55,12 +55,12 @@ fn functions() -> BTreeSet<String> {
     found
 }
 
-/// Returns what stands between back-ticks.
+/// Returns the texts between back-ticks.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
 
-/// Reports whether a word has the form of the name of a test of a promise or rule.
+/// Reports whether a word looks like the name of a test of a promise or rule.
 fn is_test_name(word: &str) -> bool {
     let suites = [
         "bad_input_",
@@ -119,7 +119,7 @@ fn every_test_of_a_promise_is_named() {
     );
 }
 
-/// Every link in a document of the project leads to a file, and to a heading of it.
+/// Every link in a document of the project leads to an existing file and heading.
 #[test]
 fn links_lead_to_files_and_headings() {
     for document in documents() {
@@ -144,7 +144,7 @@ fn links_lead_to_files_and_headings() {
     }
 }
 
-/// Makes the anchor of a heading the way the usual renderers do.
+/// Makes the anchor of a heading as the usual renderers do.
 fn anchor(heading: &str) -> String {
     heading
         .trim_start_matches('#')
@@ -156,11 +156,11 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// How many promises there are.
+/// The number of promises.
 const PROMISES: usize = 15;
 
-/// Returns the promises of docs/semantics.md, such as `P2 killed-writer`, each with the files that its section names as the
-/// code that keeps it.
+/// Returns the promises of docs/semantics.md, such as `P2 killed-writer`, each with the files that
+/// its section names as the code that keeps it.
 fn promises() -> BTreeMap<String, BTreeSet<String>> {
     let text = read("docs/semantics.md");
     let sections = text.split("\n### ").skip(1);

@@ -1,4 +1,4 @@
-//! `hearthfs gc` on a store that was made by hand: whose expiry counts, and what is said of it.
+//! `hearthfs gc` on a store that was made by hand: which expiry applies, and what is printed about it.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 const DAY: Duration = Duration::from_hours(24);
 
-/// A shared directory, and a place to run in where nothing outside is read.
+/// A shared directory, and a working directory in which nothing outside is read.
 struct Bench {
     dir: tempfile::TempDir,
 }
@@ -46,7 +46,7 @@ impl Bench {
         self.dir.path().join("hearthfs.toml")
     }
 
-    /// Stores a pack that is so old.
+    /// Stores a pack of this age.
     fn pack(&self, days: u32) -> PathBuf {
         let name = format!("packs/{days:012x}{:08x}-{:016x}.pack", 0, 1);
         self.object(&name, days)
@@ -86,7 +86,7 @@ fn left(all: &[&Path]) -> Vec<bool> {
     all.iter().map(|path| path.exists()).collect()
 }
 
-/// The default of the collecting node says nothing of the cluster: what the store declares counts.
+/// The default of the collecting node does not apply to the cluster: what the store declares applies.
 #[test]
 fn gc_without_configuration_goes_by_what_is_declared() {
     for (declared, expiry, old) in [("\"90d\"", "90d", false), ("\"never\"", "never", true)] {
@@ -102,7 +102,7 @@ fn gc_without_configuration_goes_by_what_is_declared() {
     }
 }
 
-/// A shorter one that an operator has set counts, and both are said; a longer one does not.
+/// A shorter expiry that an operator has set applies, and both are printed; a longer one does not apply.
 #[test]
 fn gc_by_an_expiry_that_is_set_says_both() {
     for (declared, shown) in [("\"90d\"", "90d"), ("\"never\"", "never")] {
@@ -144,7 +144,7 @@ fn gc_of_a_store_that_declares_nothing_goes_by_its_own() {
     }
 }
 
-/// What another program keeps beside ours can be out of our reach, such as the `lost+found` of a disk's root.
+/// Foreign files beside the store may be unreadable, such as the `lost+found` of a disk's root.
 #[test]
 fn gc_goes_on_where_foreign_directories_cannot_be_read() {
     let bench = Bench::declaring("\"30d\"");
@@ -152,7 +152,7 @@ fn gc_goes_on_where_foreign_directories_cannot_be_read() {
     let notes = [bench.object("notes.txt", 100), bench.object("more/notes.txt", 100)];
     let lost = bench.store().join("lost+found");
     std::fs::create_dir(&lost).expect("made");
-    // It leads back to where it is, which no user can read to the end.
+    // The link leads back to its own directory, so a walk through it would never end.
     std::os::unix::fs::symlink(".", lost.join("back")).expect("made");
     let said = bench.gc(&["--json"]);
     assert_eq!(said.status, Some(0), "{}", said.err);
@@ -161,7 +161,7 @@ fn gc_goes_on_where_foreign_directories_cannot_be_read() {
     assert_eq!(report["kept"]["format"]["objects"], 1, "{report}");
     assert_eq!(report["foreign"]["objects"], 2, "{report}");
     assert!(said.err.contains("could not all be counted"), "{}", said.err);
-    // Of what is ours, all has to be seen.
+    // All of our own objects must be seen.
     std::os::unix::fs::symlink(".", bench.store().join("packs/back")).expect("made");
     let old = bench.pack(60);
     let said = bench.gc(&[]);

@@ -1,4 +1,4 @@
-//! `hearthfs lifecycle` against buckets that can be looked into: what is written, what stays, what is said.
+//! `hearthfs lifecycle` with buckets whose content is visible: what is written, what stays, what is printed.
 
 mod rules;
 #[path = "lifecycle/servers.rs"]
@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use rules::{Bucket, Trouble};
 use serde_json::{Value, json};
 
-/// Where the program runs: nothing outside is read or written.
+/// The working directory of the program: nothing outside is read or written.
 struct Bench {
     dir: tempfile::TempDir,
     endpoint: String,
@@ -51,7 +51,7 @@ impl Bench {
         said(self.command(args).output().expect("started"))
     }
 
-    /// Runs it and checks the exit status and words, wherever they are said.
+    /// Runs the program and checks the exit status and the words on either stream.
     fn says(&self, args: &[&str], status: i32, words: &[&str]) -> Said {
         let said = self.run(args);
         let all = format!("{}{}", said.out, said.err);
@@ -71,7 +71,7 @@ fn said(output: Output) -> Said {
 const S3: &str = "s3://bkt/team";
 const GS: &str = "gs://bkt/team";
 
-/// Rules of others, as untidy as they come.
+/// Rules of others, with unusual formatting.
 const FOREIGN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<LifecycleConfiguration \
     xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">\n\t<!-- ours is ours --> <Rule>\r\n<ID>a &amp; \
     b</ID><Filter><And><Prefix>x/</Prefix><Tag><Key>k</Key><Value><![CDATA[<v>]]></Value></Tag></And>\
@@ -180,7 +180,7 @@ fn s3_what_disagrees_is_said_with_both_numbers() {
 }
 
 #[test]
-fn s3_troubles_are_sat_out_or_named() {
+fn s3_failures_are_retried_or_named() {
     let bucket = Bucket::start();
     let bench = Bench::new(&bucket.endpoint());
     let (get, put) = ("GET /bkt?lifecycle", "PUT /bkt?lifecycle");
@@ -217,13 +217,13 @@ fn s3_a_change_of_others_right_after_ours_is_noticed() {
     bucket.state().xml = Some(rule("kept", "k/", 1));
     let get = "GET /bkt?lifecycle";
     bucket.trouble(get, Trouble::Meanwhile(|_| {}));
-    // The second look is the one after the write.
+    // The second read is the one after the write.
     bucket.trouble(get, Trouble::Meanwhile(|state| state.xml = Some(rule("taken", "t/", 1))));
     bench.says(&["apply", S3], 1, &["rules of others", "another program changed them"]);
 }
 
-/// Some stores drop what they do not know. The prefix must not be among it: the rule would then delete
-/// what belongs to others.
+/// Some stores drop what they do not know. If the prefix were dropped, the rule would delete what
+/// belongs to others.
 #[test]
 fn s3_what_a_store_drops_is_noticed_and_undone() {
     let bucket = Bucket::start();
@@ -244,7 +244,7 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     bucket.state().xml = None;
     bench.says(&["apply", S3], 1, &["drops the prefix"]);
     assert_eq!(bucket.state().xml, None);
-    // The last try of a write is looked at as well, where no answer comes.
+    // The last attempt of a write is also read back if no answer came.
     bucket.state().xml = Some(FOREIGN.to_owned());
     for _ in 0..3 {
         bucket.trouble("PUT /bkt?lifecycle", Trouble::Refused(503, "SlowDown"));
@@ -252,7 +252,7 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     bucket.trouble("PUT /bkt?lifecycle", Trouble::LostReply);
     bench.says(&["apply", S3], 1, &["drops the prefix", "is there again"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
-    // What could not be put back is not taken for what was there by the next run.
+    // The next run must not mistake what could not be restored for the earlier rules.
     bucket.state().xml = Some(FOREIGN.to_owned());
     bucket.trouble("PUT /bkt?lifecycle", Trouble::Meanwhile(|_| {}));
     for _ in 0..4 {
@@ -264,7 +264,7 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
 }
 
-/// A write that is not answered may have been carried out, and others may have written since.
+/// A write without an answer may have been carried out, and others may have written since.
 #[test]
 fn s3_a_write_is_repeated_only_on_what_is_there() {
     let bucket = Bucket::start();
@@ -284,7 +284,7 @@ fn s3_a_write_is_repeated_only_on_what_is_there() {
         bucket.trouble(put, Trouble::Refused(503, "SlowDown"));
     }
     bench.says(&["apply", S3, "--expiry", "3d"], 1, &["503 SlowDown", "try again later"]);
-    // Written, and then no user may look.
+    // The write succeeds, and after it no read is allowed.
     bucket.trouble(get, Trouble::Meanwhile(|_| {}));
     bucket.trouble(get, Trouble::Refused(403, "AccessDenied"));
     let words = ["are written", "could not be checked", "403", "lifecycle verify"];
@@ -388,7 +388,7 @@ fn other_expiries_of_one_prefix_are_named_and_brought_up_to_date() {
     bench.says(&["verify", S3], 0, &["agree"]);
 }
 
-/// A command that names no expiry means the one that the store declares, and none that the program has by itself.
+/// A command without an expiry uses the one that the store declares, not the program's default.
 #[test]
 fn what_the_store_declares_counts_where_no_other_is_set() {
     let bucket = Bucket::start();
@@ -410,14 +410,14 @@ fn what_the_store_declares_counts_where_no_other_is_set() {
         );
         assert_eq!(held(), before, "{age}");
     }
-    // Where it cannot be known, nothing is written by a guess.
+    // If the expiry cannot be known, nothing is written by a guess.
     let (format, puts) = ("GET /bkt/team/hearthfs.json", bucket.state().count("PUT"));
     bucket.trouble(format, Trouble::Refused(403, "AccessDenied"));
     bench.says(&["apply", S3], 1, &["hearthfs.json cannot be read", "--expiry"]);
     assert_eq!(bucket.state().count("PUT"), puts);
     bucket.trouble(format, Trouble::Refused(403, "AccessDenied"));
     bench.says(&["plan", S3], 0, &["hearthfs.json cannot be read", "the default of 30d"]);
-    // One that is set in the file is a choice, also if it is the default's.
+    // An expiry that is set in the file is a choice, even if it equals the default.
     let file = bench.dir.path().join("hearthfs.toml");
     std::fs::write(file, "[expiry]\nage = \"30d\"\n").expect("written");
     let said = bench.says(&["apply", S3], 0, &["30d now, and never before"]);

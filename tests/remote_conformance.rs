@@ -1,4 +1,4 @@
-//! One suite of what the remote has to do, against every kind of store.
+//! One suite of requirements for the remote, run against every kind of store.
 
 #[path = "conformance/abilities.rs"]
 mod abilities;
@@ -27,7 +27,7 @@ fn remote_conformance_file() {
     run(Bed::file(base.path()).suite());
 }
 
-/// Runs the suite over a server in this process, which knows how often it was really asked.
+/// Runs the suite over a server in this process, which counts the actual requests.
 fn conformance_of(server: &S3Server, bed: &Bed) {
     run(async {
         bed.suite().await;
@@ -76,7 +76,7 @@ fn remote_conformance_azurite() {
     });
 }
 
-/// Says that a test did not run: in one piece, and past the capture of the test runner.
+/// Prints in one piece, bypassing the capture of output, that a test could not run.
 fn skipped(test: &str, reason: &str) {
     let line = format!("SKIPPED {test}: {reason}\n");
     drop(std::io::Write::write_all(&mut std::io::stderr().lock(), line.as_bytes()));
@@ -111,14 +111,14 @@ fn an_outage_of_a_server_is_short_and_noticed_once() {
                 ("errors", on) => server.faults.errors(if on { 100 } else { 0 }),
                 (_, on) => server.faults.forbid(on),
             };
-            // A store that answers is asked each time: each request may be the one that is granted.
+            // A store that answers gets every request: each may be the first to succeed.
             let answers = matches!(trouble, "errors" | "forbid");
             switch(true);
             let start = clock.mono();
             for _ in 0..20 {
                 remote.get_commit(&commit(1)).await.expect_err(trouble);
             }
-            // It counts as down when nothing was granted for a whole deadline.
+            // It counts as down when no request has succeeded for a whole deadline.
             while answers && remote.health() == Health::Up {
                 remote.get_commit(&commit(1)).await.expect_err(trouble);
                 assert!(clock.mono().saturating_sub(start) < Duration::from_secs(6), "{trouble}");

@@ -1,7 +1,6 @@
 //! Two nodes over a store that takes 20 ms for every request.
 //!
-//! Owns the set of files that travels, and the store. What a reader gets is compared byte by byte with
-//! what was written.
+//! Owns the set of files, and the store. What a reader gets is compared byte by byte with what was written.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,21 +19,21 @@ use crate::report::{Report, Table, against};
 use crate::stats::quantile;
 use crate::stores::S3Server;
 
-/// What the store takes for each request.
+/// The time of each request to the store.
 const LATENCY: Duration = Duration::from_millis(20);
 const SIZES: [usize; 3] = [8 << 10, 256 << 10, 4 << 20];
-/// Bytes of a file that is copied in.
+/// Size of a file that is copied in.
 const COPIED_BYTES: usize = 30_000;
-/// How long a change may take to be seen.
+/// How long a change may take to be visible.
 const SEEN_MAX: Duration = Duration::from_secs(30);
-/// Programs that read side by side.
+/// Concurrent readers.
 const READERS: usize = 16;
-/// A node counts as idle once all nodes have made no request for so long, in seconds: the follower looks for ten seconds
-/// after the last question, and one node packs the new commits into a bundle some time later.
+/// A node counts as idle when no node has made a request for this long, in seconds: the follower looks at the log for ten
+/// seconds after the last question, and one node packs the new commits into a bundle some time later.
 const QUIET_S: u64 = 20;
 /// How long to wait for that, in seconds.
 const QUIET_WITHIN_S: u64 = 180;
-/// For how long the follower is given nothing to do between two changes, in milliseconds.
+/// How long the follower has nothing to do between two changes, in milliseconds.
 const PAUSE_MS: u64 = 150;
 
 /// One file of the set.
@@ -92,7 +91,7 @@ fn set(counts: &Counts) -> Vec<Item> {
     let mut all = Vec::new();
     for (size, count) in SIZES.into_iter().zip(counts.set) {
         for n in 0..count {
-            // Programs cache into flat directories and into one directory per entry; some of both.
+            // Programs cache into flat directories or into one directory per entry; some of both.
             let name = if n % 4 == 0 {
                 format!("set/unit-{size}-{:04}/kernel-{n:05}.bin", n / 16)
             } else {
@@ -153,7 +152,7 @@ impl Across<'_> {
         Ok(())
     }
 
-    /// Starts a node with nothing and reads the whole set through it.
+    /// Starts an empty node and reads the whole set through it.
     fn read_anew(&mut self, name: &str, work: &str, readers: usize) -> Result<Node> {
         let served = self.server.faults.requests();
         let start = now();
@@ -189,7 +188,7 @@ impl Across<'_> {
         Ok(node)
     }
 
-    /// Closes on one node, asks on the other until it is there.
+    /// Closes files on one node, and polls the other until they are there.
     fn seen(&mut self, a: &Node, b: &Node) -> Result<()> {
         for (how, asks_before) in
             [("asked for in vain before", true), ("not asked for before", false)]

@@ -1,18 +1,18 @@
-//! What the files hold.
+//! The contents of the files.
 //!
-//! Owns the contents: every second file is incompressible, the others are text-like and compress about
-//! four to one. No two are equal, so nothing is saved by finding the same content again.
+//! Every second file is incompressible, the others are text-like and compress about four to one. No
+//! two are equal, so deduplication saves nothing.
 
 /// The largest body.
 pub(crate) const SIZE_MAX: usize = 4 << 20;
 /// How far into the stock the start of a body may lie.
 const SPREAD: usize = 1 << 20;
-/// The bit of a body's number that says which kind it is.
+/// The bit of a body's number that selects its kind.
 pub(crate) const KIND_BIT: u32 = 8;
-/// Numbers the body at its start.
+/// The length of the body's number at its start.
 const STAMP_BYTES: usize = 16;
 
-/// A generator whose numbers follow from its seed.
+/// A generator whose numbers derive from its seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 

@@ -1,7 +1,8 @@
-//! Many bytes for a fresh node, beside a plain program that fetches the same objects.
+//! Many bytes for a fresh node, compared with a plain program that fetches the same objects.
 //!
-//! Owns the reference: it knows the names of the packs, fetches them in parallel, decompresses and digests what is in
-//! them, and writes each content to a file. Must never do less than that, and never have what the node does not have.
+//! Owns the reference: it knows the names of the packs, fetches them in parallel, decompresses and
+//! digests the content, and writes each content to a file. Must never do less than that, and never
+//! have information that the node lacks.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -26,7 +27,7 @@ use crate::options::Counts;
 use crate::report::{Report, Table};
 use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY, environment};
 
-/// What the store takes for each request.
+/// The time of each request to the store.
 const LATENCY: Duration = Duration::from_millis(20);
 /// How long a request of the reference may take.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -46,7 +47,7 @@ struct Set {
     size: usize,
     files: usize,
     readers: usize,
-    /// The least part of the speed of the reference.
+    /// The lowest acceptable share of the reference's speed.
     goal: f64,
 }
 
@@ -160,7 +161,7 @@ impl<'a> Bulk<'a> {
         Node::over(&self.base, name, &self.server)
     }
 
-    /// Reads all of it, by the reference and by a fresh node, in an order that changes.
+    /// Reads everything with the reference and with a fresh node, in alternating order.
     fn round(&self, number: usize) -> Result<Round> {
         let first = number.is_multiple_of(2).then(|| self.reference(number)).transpose()?;
         let (read, whole, gets) = self.read(number)?;
@@ -175,7 +176,7 @@ impl<'a> Bulk<'a> {
         Ok(Round { reference, read, whole, gets })
     }
 
-    /// Times the plain program.
+    /// Times the reference.
     fn reference(&self, number: usize) -> Result<Duration> {
         let into = self.base.join(format!("reference-{number}"));
         std::fs::create_dir(&into)?;
@@ -198,7 +199,7 @@ impl<'a> Bulk<'a> {
         Ok(took)
     }
 
-    /// Fetches the packs, and writes what is in them to files; returns how many contents these are.
+    /// Fetches the packs, and writes their contents to files; returns the number of contents.
     async fn fetch_all(&self, packs: Vec<String>, into: &Path) -> Result<usize> {
         let options = self.server.options(DEADLINE);
         let url = format!("s3://{BUCKET}/bench").parse::<RemoteUrl>();
@@ -226,8 +227,8 @@ impl<'a> Bulk<'a> {
             .await
     }
 
-    /// Times the readers on a fresh node, which knows all names and has no bytes: from the first open to the last byte,
-    /// and from the start of the node; with the GETs that it made.
+    /// Times the readers on a fresh node, which knows all names and has no bytes: from the first open
+    /// to the last byte, and from the start of the node. Also returns the GETs that the node made.
     fn read(&self, number: usize) -> Result<(Duration, Duration, u64)> {
         rustix::fs::sync();
         let begun = now();
@@ -243,7 +244,7 @@ impl<'a> Bulk<'a> {
         read?;
         let whole = now().saturating_sub(begun);
         let gets = node.status()?["counters"]["requests"]["get"].as_u64().unwrap_or(0);
-        // What was read must be what was written; that costs time of its own.
+        // Checks that the reads equal the writes, outside the measured time.
         let checked = self.read_all(&paths, |n, content| {
             let mut body = Vec::new();
             self.fill(n, &mut body);

@@ -1,7 +1,7 @@
-//! Time, as the benchmark reads it, and a bound on all of it.
+//! The clock of the benchmark, and a bound on its duration.
 //!
-//! Owns the only clock and the only sleep here. A mount that hangs blocks every process that touches it, so the
-//! watchdog kills the daemons of this run when a section takes longer than its limit.
+//! Owns the only clock and the only sleep here. A mount that hangs blocks every process that
+//! accesses it, so the watchdog kills the daemons of this run when a section exceeds its limit.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -28,24 +28,24 @@ pub(crate) fn sleep_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// Returns how long `work` took, with its result.
+/// Returns the duration of `work`, and its result.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let start = now();
     let done = work();
     (now().saturating_sub(start), done)
 }
 
-/// Remembers a daemon of this run.
+/// Registers a daemon of this run.
 pub(crate) fn watch(pid: Pid) {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner).push(pid);
 }
 
-/// Forgets a daemon that ended.
+/// Removes a daemon that ended.
 pub(crate) fn unwatch(pid: Pid) {
     STARTED.lock().unwrap_or_else(PoisonError::into_inner).retain(|other| *other != pid);
 }
 
-/// Gives everything from now on this long.
+/// Sets the limit of the section that starts now.
 pub(crate) fn limit(time: Duration) {
     *DEADLINE.lock().unwrap_or_else(PoisonError::into_inner) = Some(now() + time);
 }
@@ -64,7 +64,7 @@ pub(crate) fn start_watchdog() -> std::io::Result<()> {
             }
         }
     })?;
-    // It ends with the process.
+    // The thread ends with the process.
     drop(thread);
     Ok(())
 }

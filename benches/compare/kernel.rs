@@ -1,7 +1,7 @@
 //! Round trips as the kernel counts them.
 //!
-//! Owns a tracing instance of its own. A daemon's counters may miss what is answered before it
-//! counts, so where the kernel can be asked (root, tracefs), its word goes.
+//! Owns a tracing instance of its own. A daemon's counters may miss requests that are answered
+//! before they are counted, so the kernel's counts are used if they are available (root, tracefs).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -21,7 +21,7 @@ pub(crate) struct Tap {
 }
 
 impl Tap {
-    /// Makes one.
+    /// Makes a tracing instance.
     pub(crate) fn new() -> Result<Self> {
         let instance = Path::new(INSTANCES).join(format!("hearthfs-bench-{}", std::process::id()));
         std::fs::create_dir(&instance).context("tracefs cannot be used")?;
@@ -44,7 +44,7 @@ impl Tap {
         dir: &Path,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<(T, BTreeMap<String, u64>)> {
-        // The trace shows a connection by its device number.
+        // The trace identifies a connection by its device number.
         let device = std::fs::metadata(dir)?.dev();
         self.write(&format!("{EVENT}/filter"), &format!("connection == {device}"))?;
         self.write("trace", "")?;

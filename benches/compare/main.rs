@@ -1,7 +1,7 @@
-//! hearthfs beside the disk, the floor and other programs, in one run on one machine.
+//! hearthfs compared with the disk, the floor and other programs, in one run on one machine.
 //!
-//! Owns the order of the parts and where the report goes. Times differ between machines; what is to
-//! be compared are round trips and ratios. How to read the report: `docs/performance.md`.
+//! Owns the order of the parts and the destination of the report. Times differ between machines, so
+//! only round trips and ratios should be compared. How to read the report: `docs/performance.md`.
 
 mod across;
 mod bodies;
@@ -36,7 +36,7 @@ use options::{Options, Part};
 use report::Report;
 use say::{print, say};
 
-/// Threads of the floor: as many as hearthfs has by default.
+/// Threads of the floor: the default number of hearthfs.
 const THREADS: usize = 4;
 
 fn main() -> ExitCode {
@@ -66,7 +66,7 @@ fn other(options: &Options) -> Option<node::Options> {
     wanted.then(|| node::Options { io: "auto", settings, program, ..node::Options::default() })
 }
 
-/// Measures all parts that are wanted. A part that fails is in the report, and the next one is done.
+/// Measures all requested parts. A failed part is reported, and the next one runs.
 fn compare(options: &Options) -> Result<bool> {
     let counts = options.counts();
     let bodies = bodies::Bodies::new();
@@ -111,7 +111,7 @@ fn compare(options: &Options) -> Result<bool> {
     Ok(good)
 }
 
-/// Removes what a part left; never through a mount that is still there.
+/// Removes what a part left, but never through a mount that is still there.
 fn remove(dir: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let below =
@@ -154,7 +154,7 @@ fn load() -> String {
     text.split(' ').next().unwrap_or("?").to_owned()
 }
 
-/// Serves the floor until stdin ends; answers each line with the number of its requests so far.
+/// Serves the floor until stdin ends; answers each line with the number of requests so far.
 fn serve_floor(paths: &[PathBuf], passthrough: bool) -> Result<bool> {
     let [mount, backing] = paths else { bail!("a mount point and a directory are needed") };
     let floor =

@@ -18,17 +18,17 @@ use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY};
 
 /// How long a mount may take to answer.
 const READY_MAX: Duration = Duration::from_mins(2);
-/// How long an orderly end may take.
+/// How long a regular end may take.
 const STOP_MAX: Duration = Duration::from_mins(2);
-/// How long the control socket may take after the mount.
+/// How long the control socket may appear after the mount.
 const SOCKET_MAX: Duration = Duration::from_secs(10);
-/// How much of a log is shown when a daemon fails.
+/// How many lines of a log are shown when a daemon fails.
 const LOG_LINES_SHOWN: usize = 20;
 
 /// How to start a daemon.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
-    /// Where the blobs of all nodes lie; none is a local cache only.
+    /// The store of all nodes; `None` is a local cache only.
     pub(crate) remote: Option<String>,
     /// `passthrough` or `ordinary`.
     pub(crate) io: &'static str,
@@ -58,20 +58,20 @@ pub(crate) struct Node {
     base: PathBuf,
     options: Options,
     child: Option<Child>,
-    /// Where in the log its present run begins.
+    /// The position in the log at which its present run begins.
     log_from: usize,
-    /// From the start of the process to the first stat that the mount answered.
+    /// The time from the start of the process to the first stat that the mount answered.
     pub(crate) ready_after: Duration,
 }
 
-/// Returns whether something other than the disk above answers at `mount`.
+/// Reports whether something other than the disk above answers at `mount`.
 pub(crate) fn answers(mount: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
     let here = device(mount);
     here.is_some() && here != mount.parent().and_then(device)
 }
 
-/// Takes whatever is mounted at `mount` out of the tree.
+/// Removes any mount at `mount` from the tree.
 pub(crate) fn unmount(mount: &Path) {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mounted = |line: &str| line.split(' ').nth(4) == mount.to_str();
@@ -131,7 +131,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Returns where it is mounted.
+    /// Returns its mount point.
     pub(crate) fn mount(&self) -> PathBuf {
         self.base.join(&self.name)
     }
@@ -156,12 +156,12 @@ impl Node {
         }
         let run = self.base.join("run");
         command.env("XDG_RUNTIME_DIR", run).envs(self.options.env.iter().cloned());
-        // Whatever the machine's own configuration says stays out of the figures.
+        // The machine's own configuration must not affect the figures.
         command.env("XDG_CONFIG_HOME", self.base.join("none")).stdin(Stdio::null());
         command
     }
 
-    /// Starts it on the directories that it has, and waits until a stat through the mount answers.
+    /// Starts it on its directories, and waits until a stat through the mount answers.
     pub(crate) fn up(&mut self) -> Result<()> {
         let mount = self.mount();
         std::fs::create_dir_all(&mount)?;
@@ -199,7 +199,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Ends it in the regular way.
     pub(crate) fn stop(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         kill_process(Pid::from_child(&child), Signal::TERM)?;
@@ -211,7 +211,7 @@ impl Node {
         Ok(())
     }
 
-    /// Kills it at this instant and takes its dead mount away.
+    /// Kills it at once and removes its dead mount.
     pub(crate) fn kill(&mut self) -> Result<()> {
         let Some(mut child) = self.child.take() else { return Ok(()) };
         child.kill()?;
@@ -220,7 +220,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns whether it has a remote.
+    /// Reports whether it has a remote.
     pub(crate) fn has_remote(&self) -> bool {
         self.options.remote.is_some()
     }
@@ -230,7 +230,7 @@ impl Node {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Returns what `status --json` says. A mount answers a moment before its control socket does.
+    /// Returns the `status --json`. A mount answers a moment before its control socket does.
     pub(crate) fn status(&self) -> Result<Value> {
         let begun = now();
         loop {
@@ -252,7 +252,7 @@ impl Node {
         Ok(serde_json::from_value(operations.clone())?)
     }
 
-    /// Waits until all that was published is remote.
+    /// Waits until everything published is uploaded.
     pub(crate) fn drain(&self) -> Result<()> {
         let mount = self.mount();
         let said = self.command().arg("drain").arg(mount).args(["--timeout", "120s"]).output()?;
@@ -262,7 +262,7 @@ impl Node {
         Ok(())
     }
 
-    /// Returns memory in use now and at most so far, in KiB.
+    /// Returns the present and the peak memory use, in KiB.
     pub(crate) fn memory_kib(&self) -> Result<(u64, u64)> {
         let pid = self.pid().context("not running")?;
         let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -273,7 +273,7 @@ impl Node {
         Ok((field("VmRSS:")?, field("VmHWM:")?))
     }
 
-    /// Returns whether this run has taken over a checkpoint.
+    /// Reports whether this run has loaded a checkpoint.
     pub(crate) fn read_checkpoint(&self) -> bool {
         self.log_text()[self.log_from..].contains("started from a checkpoint")
     }

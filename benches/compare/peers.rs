@@ -1,6 +1,6 @@
-//! Other programs that mount a store, where they are installed.
+//! Other programs that mount a store, if they are installed.
 //!
-//! Owns how each is started. A peer that is not there is a line that says SKIPPED.
+//! Owns how each is started. A missing peer is reported as SKIPPED.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,9 +18,9 @@ use crate::report::{Report, Table, micros};
 use crate::stats::Samples;
 use crate::work::{self, Site, WORKS};
 
-/// How long a peer may take to answer, and to end.
+/// How long a peer may take for its first answer, and for its end.
 const READY_MAX: Duration = Duration::from_secs(30);
-/// The works that peers do; the rest would take them long and say little.
+/// The works that peers do; the others would take them long and show little.
 const PEER_WORKS: [&str; 8] = [
     "stat, known name",
     "stat, known missing",

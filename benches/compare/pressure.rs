@@ -1,7 +1,8 @@
-//! One node under pressure: a long listing beside other programs, many open files, and what a byte costs.
+//! One node under pressure: a long listing beside other programs, many open files, and the cost of a byte.
 //!
-//! Owns three figures that a median of quiet calls does not show: the slowest lookups while a large directory is
-//! listed, a write while many files are open, and the bytes that the daemon reads for each byte written.
+//! Owns three figures that a median of undisturbed calls does not show: the slowest lookups while a
+//! large directory is listed, a write while many files are open, and the bytes that the daemon
+//! reads for each written byte.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,17 +24,17 @@ use crate::stats::quantile;
 
 /// Lookups that are timed, with and without the listing.
 const LOOKUPS: usize = 20_000;
-/// The most that the slowest lookup of a thousand may take beside the listing.
+/// The goal for the slowest of a thousand lookups beside the listing.
 const LOOKUP_GOAL: Duration = Duration::from_millis(5);
 /// Files that are written in one turn, and turns of each kind.
 const WRITES: usize = 60;
 const TURNS: usize = 7;
 const WRITE_BYTES: usize = 8 << 10;
-/// The most times as long as without open files; the noise of a turn is about that.
+/// The goal for the slowdown with open files; the noise of a turn is about as large.
 const OPEN_GOAL: f64 = 1.1;
-/// Descriptors that the daemon has beside those of programs.
+/// Descriptors that the daemon needs in addition to those of programs.
 const KEPT: u64 = 512;
-/// The files of which the bytes are counted that the daemon reads.
+/// The files for which the bytes that the daemon reads are counted.
 const READ_FILES: usize = 64;
 const READ_BYTES: usize = 1 << 20;
 const READ_GOAL: f64 = 1.05;
@@ -69,7 +70,7 @@ fn name(n: usize) -> String {
     format!("jit_step-{n:08}-cache")
 }
 
-/// How many bytes the daemon reads, by all its calls, for each byte that programs write.
+/// Measures how many bytes the daemon reads, in all its calls, for each byte that programs write.
 fn bytes_read(node: &Node, bodies: &Bodies, table: &mut Table, report: &mut Report) -> Result<()> {
     let dir = node.mount().join("read");
     std::fs::create_dir(&dir)?;
@@ -176,7 +177,7 @@ fn writes_beside_open_files(
 ) -> Result<()> {
     let limit = getrlimit(Resource::Nofile);
     let wanted = counts.held as u64 + 256;
-    // The daemon keeps some of its own, and gives the rest to programs.
+    // The daemon reserves some for itself, and programs get the rest.
     let daemon = allowed(node).is_some_and(|most| most < wanted + KEPT);
     if limit.maximum.is_some_and(|most| most < wanted) || daemon {
         report.note(format!(

@@ -15,7 +15,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Begins a table.
+    /// Starts a table.
     pub(crate) fn new(title: &str, head: Vec<String>) -> Self {
         Self { title: title.to_owned(), head, rows: Vec::new() }
     }
@@ -37,7 +37,7 @@ impl Table {
     }
 }
 
-/// All that was found out.
+/// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     text: String,
@@ -46,7 +46,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds what the figures depend on.
+    /// Adds a condition of the measurement.
     pub(crate) fn fact(&mut self, name: &str, value: impl Into<String>) {
         self.facts.push((name.to_owned(), value.into()));
     }
@@ -61,12 +61,12 @@ impl Report {
         let _ = write!(self.text, "\n{}\n", table.markdown());
     }
 
-    /// Adds a figure for scripts.
+    /// Adds a machine-readable figure.
     pub(crate) fn row(&mut self, row: Value) {
         self.rows.push(row);
     }
 
-    /// Returns the text for people.
+    /// Returns the human-readable text.
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         for (name, value) in &self.facts {
@@ -75,7 +75,7 @@ impl Report {
         text + "\n" + &self.text
     }
 
-    /// Writes the figures for scripts.
+    /// Writes the machine-readable figures.
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         let facts: serde_json::Map<String, Value> =
             self.facts.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
@@ -84,7 +84,7 @@ impl Report {
     }
 }
 
-/// Writes microseconds with as many digits as they mean.
+/// Formats microseconds with the significant digits.
 pub(crate) fn micros(us: f64) -> String {
     match us {
         us if us < 10.0 => format!("{us:.2}"),
@@ -93,16 +93,16 @@ pub(crate) fn micros(us: f64) -> String {
     }
 }
 
-/// Writes a ratio; bold when it misses its goal.
+/// Formats a ratio; bold if it misses its goal.
 pub(crate) fn ratio(value: f64, goal: Option<f64>) -> String {
     match goal {
-        // Half a hundredth is below what is shown.
+        // Less than half of the last digit shown is ignored.
         Some(goal) if value > goal + 0.005 => format!("**{value:.2}**"),
         _ => format!("{value:.2}"),
     }
 }
 
-/// Writes a value with its goal; bold when it misses it.
+/// Formats a value with its goal; bold if it misses the goal.
 pub(crate) fn against(value: f64, goal: f64, unit: &str) -> (String, String) {
     let digits = if unit.is_empty() { 0 } else { 2 };
     let mark = if value > goal { "**" } else { "" };

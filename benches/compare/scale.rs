@@ -1,7 +1,7 @@
-//! Many entries: memory of the daemon, and how soon a mount answers.
+//! Many entries: memory of the daemon, and the time until a mount answers.
 //!
 //! Owns the two stores with many entries: one that was written through a mount, file by file, and one
-//! whose log was made with the library's own codec, for numbers that would take too long to write.
+//! whose log was generated with the library's own codec, for numbers that would take too long to write.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ use crate::options::Counts;
 use crate::report::{Report, Table};
 
 const MILLION: usize = 1_000_000;
-/// Changes of one commit of the store that is made.
+/// Changes per commit of the generated store.
 const CHANGES: usize = 1000;
-/// How long a node may take to know all.
+/// How long a node may take to learn all entries.
 const KNOWN_MAX: Duration = Duration::from_mins(3);
-/// How long a node rests before its memory is read, in milliseconds.
+/// How long a node is unused before its memory is read, in milliseconds.
 const REST_MS: u64 = 2000;
-/// The node that seems to have written the store that is made.
+/// The apparent writer of the generated store.
 const WRITER: NodeId = NodeId(0x5eed);
 /// Goals for a million entries: seconds until ready, and memory then.
 const READY_GOAL_S: f64 = 1.0;
@@ -66,7 +66,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The name of entry `n`: half are flat as JAX makes them, half in directories as Triton does.
+/// Returns the name of entry `n`: half are flat like those of JAX, half in directories like those of Triton.
 fn name(n: usize) -> String {
     if n.is_multiple_of(2) {
         return format!("jit_step-{}-cache", key(n as u64));
@@ -74,7 +74,7 @@ fn name(n: usize) -> String {
     format!("{}/kernel_{}.part{}", &key(!(n as u64 / 16))[..52], n / 16, n % 16)
 }
 
-/// Returns 64 digits that follow from `seed`.
+/// Returns 64 digits derived from `seed`.
 fn key(seed: u64) -> String {
     Digest::of(&seed.to_le_bytes()).to_string()
 }
@@ -90,7 +90,7 @@ fn options(store: &Path) -> Options {
     Options { remote, io: "auto", ..Options::default() }
 }
 
-/// Writes many small files through a mount, then starts it again in every way.
+/// Writes many small files through a mount, then restarts it in every way.
 fn written(
     base: &Path,
     total: usize,
@@ -121,22 +121,17 @@ fn written(
     let mut rows = Rows { total, table, report };
     rows.add("after writing them", &node, None, None)?;
     node.stop()?;
-    rows.up("clean restart", &mut node)?;
-    node.kill()?;
-    rows.up("after SIGKILL", &mut node)?;
-    node.stop()?;
-    lose_index(&node)?;
-    rows.up("index lost", &mut node)?;
+    rows.up_again(&mut node)?;
     node.stop()?;
     rows.fresh_node(base, "written.fresh", &store)?.stop()
 }
 
-/// Makes a log of many commits, and starts nodes on it.
+/// Generates a log of many commits, and starts nodes on it.
 fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Result<()> {
     let store = store(base, "made.store")?;
-    // The store's own format object is a node's to write.
+    // Only a node can make the store's format object.
     let mut first = Node::start(base, "made.first", options(&store))?;
-    // A daemon that answers on its socket has all its signal handlers.
+    // A daemon that answers on its socket has installed all its signal handlers.
     first.status()?;
     first.stop()?;
     crate::say(format_args!("scale: making a log of {total} entries"));
@@ -148,19 +143,14 @@ fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Re
     if node.read_checkpoint() {
         bail!("no node has written a checkpoint, and the first node has read one");
     }
-    // That it ends writes one.
+    // Ending the node writes a checkpoint.
     node.stop()?;
     let mut second = rows.fresh_node(base, "made.second", &store)?;
     if !second.read_checkpoint() {
         bail!("the second node has read no checkpoint:\n{}", second.log_tail());
     }
     second.stop()?;
-    rows.up("clean restart", &mut node)?;
-    node.kill()?;
-    rows.up("after SIGKILL", &mut node)?;
-    node.stop()?;
-    lose_index(&node)?;
-    rows.up("index lost", &mut node)?;
+    rows.up_again(&mut node)?;
     node.stop()
 }
 
@@ -171,7 +161,7 @@ fn lose_index(node: &Node) -> Result<()> {
 fn make_log(store: &Path, total: usize) -> Result<()> {
     let log = store.join(keys::LOG);
     std::fs::create_dir_all(&log)?;
-    // Old enough that every list has it, young enough that nothing has expired.
+    // Old enough that every list includes it, young enough that nothing has expired.
     let start_ms = wall_ms() - 3_600_000;
     let incarnation = 1;
     for sequence in 0..total.div_ceil(CHANGES) {
@@ -231,7 +221,17 @@ impl Rows<'_> {
         Ok(node)
     }
 
-    /// Starts a node again on what it has, and measures.
+    /// Restarts a stopped node in every way, and measures; it runs at the end.
+    fn up_again(&mut self, node: &mut Node) -> Result<()> {
+        self.up("clean restart", node)?;
+        node.kill()?;
+        self.up("after SIGKILL", node)?;
+        node.stop()?;
+        lose_index(node)?;
+        self.up("index lost", node)
+    }
+
+    /// Restarts a node on its existing directories, and measures.
     fn up(&mut self, how: &str, node: &mut Node) -> Result<()> {
         let begun = now();
         node.up()?;
@@ -240,7 +240,7 @@ impl Rows<'_> {
 
     fn watch(&mut self, how: &str, node: &Node, begun: Duration) -> Result<()> {
         let since = || now().saturating_sub(begun);
-        // The entry that was written last is the last that a node learns of.
+        // A node learns of the last written entry last.
         let last = node.mount().join(name(self.total - 1));
         while std::fs::metadata(&last).is_err() {
             if since() > KNOWN_MAX {

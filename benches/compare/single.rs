@@ -1,7 +1,7 @@
 //! One node: every work on every target, in turns.
 //!
-//! Owns the order: in each round each target has its turn at a work before the next work begins, and
-//! the order of the targets moves on by one, so that no target always follows the same other.
+//! Owns the order: in each round each target does a work before the next work begins, and the order
+//! of the targets is rotated by one, so that no target always follows the same other.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,15 +18,15 @@ use crate::stats::Samples;
 use crate::target::Target;
 use crate::work::{self, Site, WORKS, Work};
 
-/// The column that the others are compared with.
+/// The column with which the others are compared.
 const FLOOR: &str = "floor";
-/// The column that those are compared with whose bytes travel through the daemon.
+/// The column with which those without passthrough are compared.
 const FLOOR_ORDINARY: &str = "floor, ordinary";
 /// The column of this program as it is mounted by default, and that of `--with` and `--other`.
 const OURS: &str = "hearthfs";
 const OTHER: &str = "hearthfs, other";
 
-/// What was found out about one work on one target.
+/// The results of one work on one target.
 #[derive(Debug, Default)]
 struct Cell {
     samples: Samples,
@@ -96,7 +96,7 @@ fn targets(base: &Path) -> Result<Vec<Target>> {
     std::fs::create_dir_all(&store)?;
     let lean = Options { lean: true, ..local("auto") };
     let shared = Options { remote: Some(format!("file://{}", store.display())), ..local("auto") };
-    // Passing through needs the same right as mounting by oneself.
+    // Passthrough needs the same right as mounting without the helper.
     let root = rustix::process::geteuid().is_root();
     Ok(vec![
         Target::disk(base)?,
@@ -118,7 +118,7 @@ fn one_turn(
 ) -> Result<()> {
     work.before(site)?;
     if site.round + 1 == site.counts.warm {
-        // Counted in a round of its own, which is not timed.
+        // Counted in a separate round, which is not timed.
         let (samples, trips) = target.count(tap, || Ok(work.turn(site)?.len()))?;
         let operations = (samples * (work.per_sample)(site.counts)).max(1) as f64;
         cell.trips = trips.map(|trips| {
@@ -198,8 +198,8 @@ fn trips_cell(total: Option<f64>, by: Option<&BTreeMap<String, f64>>, goal: Opti
         .filter(|(_, count)| **count >= 0.005)
         .map(|(name, count)| format!("{name} {}", short(*count)))
         .collect();
-    // One request at the start of a turn, such as that for the directory, is no round trip of the
-    // operation.
+    // A single request at the start of a turn, such as one for the directory, does not count as a
+    // round trip of the operation.
     let missed = goal.is_some_and(|goal| total > goal + 0.1);
     let mark = if missed { "**" } else { "" };
     if parts.is_empty() {

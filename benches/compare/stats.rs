@@ -1,4 +1,4 @@
-//! From samples to figures.
+//! Computes figures from samples.
 
 use std::time::Duration;
 
@@ -25,8 +25,8 @@ impl Samples {
         quantile(&mut all, share).as_secs_f64() * 1e6
     }
 
-    /// Returns the median over rounds of (median here / median there): what else the machine did
-    /// during a round hits both sides of its ratio.
+    /// Returns the median over rounds of (median here / median there). Other load of the machine
+    /// during a round affects both sides of its ratio.
     pub(crate) fn ratio_to(&self, other: &Self) -> f64 {
         let median = |round: &Vec<Duration>| quantile(&mut round.clone(), 0.5).as_secs_f64();
         let mut ratios: Vec<f64> = self

@@ -1,6 +1,6 @@
-//! What is compared: a directory of the disk, the floor, and hearthfs in several ways.
+//! The targets of the comparison: a directory of the disk, the floor, and hearthfs in several ways.
 //!
-//! Owns the difference between them: how each is mounted, counted, and left to settle.
+//! Owns their differences: how each is mounted, counted, and allowed to settle.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -15,16 +15,16 @@ use crate::clock;
 use crate::kernel::Tap;
 use crate::node::{self, Node, Options};
 
-/// Operations for which no caller waits.
+/// Operations without a waiting caller.
 const ASIDE: [&str; 5] = ["release", "releasedir", "forget", "batch_forget", "interrupt"];
 const FLOOR_END_MAX: Duration = Duration::from_secs(10);
 
-/// One of those that are compared.
+/// One target.
 #[derive(Debug)]
 pub(crate) struct Target {
     /// Its column.
     pub(crate) name: &'static str,
-    /// Where programs work.
+    /// The directory in which programs work.
     pub(crate) dir: PathBuf,
     served: Served,
 }
@@ -50,7 +50,7 @@ impl Target {
         Ok(Self { name, dir: floor.mount.clone(), served: Served::Floor(floor) })
     }
 
-    /// A hearthfs.
+    /// A hearthfs node.
     pub(crate) fn node(
         name: &'static str,
         base: &Path,
@@ -61,7 +61,7 @@ impl Target {
         Ok(Self { name, dir: node.mount(), served: Served::Node(node) })
     }
 
-    /// Mounts it anew, on what it holds: the kernel then knows none of its names.
+    /// Mounts it again with its content: the kernel then has none of its names cached.
     pub(crate) fn remount(&mut self) -> Result<()> {
         match &mut self.served {
             Served::Disk => Ok(()),
@@ -73,7 +73,7 @@ impl Target {
         }
     }
 
-    /// Waits until work that an operation left behind is done, so that it does not fall into the
+    /// Waits until the background work of an operation is done, so that it does not fall into the
     /// next target's turn.
     pub(crate) fn settle(&self) -> Result<()> {
         match &self.served {
@@ -82,8 +82,8 @@ impl Target {
         }
     }
 
-    /// Returns how many round trips callers waited for during `work`, by operation: as the kernel
-    /// says, or else as the target itself does. Nothing where there are none to count.
+    /// Returns how many round trips callers waited for during `work`, by operation, as counted by
+    /// the kernel, or else by the target itself. Empty if neither counts.
     pub(crate) fn count<T>(
         &mut self,
         tap: Option<&Tap>,
@@ -114,7 +114,7 @@ impl Target {
         }
     }
 
-    /// Returns how its reads and writes travel, as it says itself.
+    /// Returns whether it uses passthrough, according to its own status.
     pub(crate) fn io(&self) -> Result<String> {
         let Served::Node(node) = &self.served else { return Ok(String::new()) };
         let status = node.status()?;
@@ -124,7 +124,7 @@ impl Target {
     }
 }
 
-/// The floor, in a process of its own as hearthfs is.
+/// The floor, in a process of its own like hearthfs.
 #[derive(Debug)]
 struct Floor {
     mount: PathBuf,
@@ -156,7 +156,7 @@ impl Floor {
         let stdin = child.stdin.take().context("its stdin")?;
         let stdout = BufReader::new(child.stdout.take().context("its stdout")?);
         self.served = Some((child, stdin, stdout));
-        // The first answer says that it is mounted.
+        // The first answer shows that it is mounted.
         self.counters()?;
         if !node::answers(&self.mount) {
             bail!("the floor is not mounted");

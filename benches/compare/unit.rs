@@ -1,7 +1,7 @@
-//! Units: the eight files of one kernel as Triton writes and reads them, beside eight files that do not belong together.
+//! Units: the eight files of one kernel as Triton writes and reads them, compared with eight independent files.
 //!
-//! Owns the names of both. Must do the same calls in the same order for both, so that their difference is what a unit
-//! costs.
+//! Owns the names of both. Must make the same calls in the same order for both, so that the
+//! difference is the cost of a unit.
 
 use std::ffi::CString;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::work::{KIB, Site, read_one, touch_dir, write_one};
 const UNITS: usize = 12;
 /// Size of each file but the list.
 const SIZE: usize = 8 * KIB;
-/// Between the numbers of units of different kinds: no two files are equal.
+/// The distance between the numbers of units of different kinds, so that no two files are equal.
 const APART: usize = 100;
 /// The files in the order in which they are written; the last is the list that names the others.
 const MEMBERS: [&str; 8] = [
@@ -31,7 +31,7 @@ const MEMBERS: [&str; 8] = [
     "__grp__kernel.json",
 ];
 
-/// Whether the files belong together.
+/// Whether the files form a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Together {
     /// They are in Triton's directory.
@@ -49,7 +49,7 @@ impl Together {
     }
 }
 
-/// Makes the directories, and what is read.
+/// Makes the directories, and the files that are read.
 pub(crate) fn populate(site: &Site<'_>) -> Result<()> {
     for together in [Together::Unit, Together::No] {
         std::fs::create_dir_all(site.dir.join(together.dir()))?;
@@ -72,7 +72,7 @@ pub(crate) fn before_write(site: &Site<'_>, together: Together) -> Result<()> {
     Ok(())
 }
 
-/// Reads the list and then the files that it names; a sample is all eight.
+/// Reads the list and then the files that it names; one sample is all eight.
 pub(crate) fn read_all(site: &Site<'_>, together: Together) -> Result<Vec<Duration>> {
     let mut buffer = vec![0; SIZE + 1];
     let read_unit = |n: usize| -> Result<Duration> {
@@ -86,7 +86,8 @@ pub(crate) fn read_all(site: &Site<'_>, together: Together) -> Result<Vec<Durati
     (0..UNITS).map(read_unit).collect()
 }
 
-/// Writes the files, each in a directory of its own that is removed after its rename; a sample is all eight.
+/// Writes the files, each in a temporary directory of its own that is removed after the rename; one
+/// sample is all eight.
 pub(crate) fn write_all(site: &Site<'_>, together: Together) -> Result<Vec<Duration>> {
     let write_unit = |n: usize| -> Result<Duration> {
         let dir = format!("{}/{}-{n}", together.dir(), site.round);
@@ -98,7 +99,7 @@ pub(crate) fn write_all(site: &Site<'_>, together: Together) -> Result<Vec<Durat
     (0..UNITS).map(write_unit).collect()
 }
 
-/// One file on its way: the temporary directory, its name there, its last name, and its bytes.
+/// One file to write: its temporary directory, its name there, its final name, and its bytes.
 struct Step {
     dir: CString,
     temporary: CString,
@@ -110,7 +111,7 @@ fn size_of(name: &str) -> usize {
     if name == MEMBERS[MEMBERS.len() - 1] { list(0).len() } else { SIZE }
 }
 
-/// The list of a unit's files: JSON of the same size each time.
+/// Returns the list of a unit's files: JSON of the same size each time.
 fn list(seq: u64) -> Vec<u8> {
     format!("{{\"child_paths\": {{\"kernel\": \"{seq:020}\"}}}}").into_bytes()
 }

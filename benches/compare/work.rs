@@ -1,7 +1,7 @@
 //! The works of one program on one directory, as system calls.
 //!
-//! Owns what is timed. Must never time what a program would not do: paths are made beforehand, and
-//! what primes a work is done in `before`.
+//! Owns what is timed. Must never time what a program would not do: paths are prepared beforehand,
+//! and `before` warms up a work.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -18,21 +18,21 @@ use crate::options::Counts;
 use crate::unit::{self, Together};
 
 pub(crate) const KIB: usize = 1024;
-/// What a program passes to `open` to make a file in place.
+/// The flags with which a program creates a file in place.
 const MAKE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
 
-/// Where and when a work is done.
+/// The target and the round of a work.
 #[derive(Debug)]
 pub(crate) struct Site<'a> {
     /// The directory of the target.
     pub(crate) dir: &'a Path,
-    /// Counts up; no name is used in two rounds where names have to be new.
+    /// The number of the round; if names must be new, no name is used in two rounds.
     pub(crate) round: usize,
-    /// Number of the target: no two write the same bytes.
+    /// The number of the target: no two write the same bytes.
     pub(crate) target: usize,
-    /// What files hold.
+    /// The contents of files.
     pub(crate) bodies: &'a Bodies,
-    /// How many of everything.
+    /// The amounts of everything.
     pub(crate) counts: &'a Counts,
 }
 
@@ -61,17 +61,17 @@ fn path(path: PathBuf) -> Result<CString> {
 pub(crate) struct Work {
     /// Its row.
     pub(crate) name: &'static str,
-    /// The most times as long as on the floor; `None` where no goal is set.
+    /// The goal for the time relative to the floor; `None` without a goal.
     pub(crate) ratio_max: Option<f64>,
     /// The most round trips that the caller waits for, per operation.
     pub(crate) trips_max: Option<f64>,
-    /// Done before each turn, untimed and uncounted.
+    /// Runs before each turn, untimed and uncounted.
     before: fn(&Site<'_>) -> Result<()>,
     /// One turn: one sample per operation.
     turn: fn(&Site<'_>) -> Result<Vec<Duration>>,
-    /// Operations that one sample stands for.
+    /// Operations per sample.
     pub(crate) per_sample: fn(&Counts) -> usize,
-    /// The round from which its names are used up; it is not done after.
+    /// The number of rounds after which its names are used up; later rounds skip it.
     pub(crate) rounds_max: fn(&Counts) -> usize,
 }
 
@@ -210,7 +210,8 @@ const fn read_work(
     ratio: f64,
     turn: fn(&Site<'_>) -> Result<Vec<Duration>>,
 ) -> Work {
-    // Primed by the work itself: names and pages are known afterwards. Other works make the kernel ask again.
+    // Warmed up by the work itself: names and pages are cached afterwards. Other works make the
+    // kernel ask again.
     Work { name, ratio_max: Some(ratio), trips_max: Some(1.0), turn, ..PLAIN }
 }
 
@@ -223,7 +224,7 @@ const fn write_work(
     Work { name, ratio_max: Some(ratio), trips_max: Some(5.0), before, turn, ..PLAIN }
 }
 
-/// Makes what the works find: every file and directory that is there before the first round.
+/// Makes all files and directories that exist before the first round.
 pub(crate) fn populate(site: &Site<'_>) -> Result<()> {
     let counts = site.counts;
     for name in ["small", "unknown", "fresh", "list", "made", "renamed", "none"] {
@@ -260,7 +261,7 @@ pub(crate) fn populate(site: &Site<'_>) -> Result<()> {
     unit::populate(site)
 }
 
-/// Makes the kernel know a directory, and the directory of this round in it, if there is one.
+/// Makes the kernel cache a directory, and the directory of this round in it, if there is one.
 pub(crate) fn touch_dir(site: &Site<'_>, name: &str) -> Result<()> {
     rustix::fs::stat(site.at(name)?)?;
     match rustix::fs::stat(site.at(&format!("{name}/{}", site.round))?) {
@@ -311,7 +312,7 @@ fn read_all(site: &Site<'_>, size: usize) -> Result<Vec<Duration>> {
     let mut samples = Vec::new();
     for (n, path) in paths.iter().enumerate() {
         samples.push(read_one(path, &mut buffer, size)?);
-        // What was read must be what was written, on every target and in every round.
+        // Checks that the reads equal the writes, on every target and in every round.
         let whole = site.bodies.make(seq_at_start(site, size, n), size);
         if buffer[..size] != whole {
             bail!("other bytes in {}", path.to_string_lossy());
@@ -320,7 +321,7 @@ fn read_all(site: &Site<'_>, size: usize) -> Result<Vec<Duration>> {
     Ok(samples)
 }
 
-/// The number of a body that [`populate`] wrote: there the round is 0.
+/// Returns the number of a body that [`populate`] wrote, with round 0.
 fn seq_at_start(site: &Site<'_>, size: usize, n: usize) -> u64 {
     let start = Site { round: 0, ..*site };
     start.seq(size, n) | 1 << 60
@@ -340,7 +341,7 @@ pub(crate) fn write_one(path: &CString, body: &[u8]) -> Result<(), Errno> {
     while written < body.len() {
         written += rustix::io::write(&file, &body[written..])?;
     }
-    // `close` reports nothing here; a daemon that lost the bytes is found by the reader.
+    // `close` reports nothing here; if a daemon lost the bytes, the reader notices.
     drop(file);
     Ok(())
 }
@@ -377,7 +378,7 @@ fn rename_all(site: &Site<'_>) -> Result<Vec<Duration>> {
     Ok(samples)
 }
 
-/// Lists one directory and stats what it lists, as `os.scandir` and `ls -l` do.
+/// Lists one directory and stats its names, as `os.scandir` and `ls -l` do.
 fn list(site: &Site<'_>, number: usize) -> Result<Vec<Duration>> {
     let path = site.at(&format!("list/{number}"))?;
     let (took, listed) = timed(|| -> Result<usize, Errno> {

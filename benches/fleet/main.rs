@@ -1,7 +1,8 @@
-//! A fleet in virtual time: what a thousand nodes ask of one bucket, and how long they wait for each other.
+//! A fleet in virtual time: the requests of a thousand nodes to one bucket, and how long they wait
+//! for each other.
 //!
-//! Owns the sizes of the scenarios and the report. The fleet itself is `hearthfs::sync::simulation`, which runs the real
-//! engine. How to read the report: `docs/performance.md`.
+//! Owns the sizes of the scenarios and the report. The fleet itself is `hearthfs::sync::simulation`,
+//! which runs the real engine. How to read the report: `docs/performance.md`.
 
 mod options;
 mod report;

@@ -58,13 +58,13 @@ fn usual(scenario: Scenario) -> (usize, usize, u64) {
 }
 
 impl Options {
-    /// Returns what is simulated, in its order.
+    /// Returns the scenarios to simulate, in order.
     pub(crate) fn scenarios(&self) -> Vec<Scenario> {
         let all = Scenario::ALL.into_iter();
         all.filter(|one| self.only.is_empty() || self.only.contains(one)).collect()
     }
 
-    /// Returns how large a scenario is.
+    /// Returns the size of a scenario.
     pub(crate) fn plan(&self, scenario: Scenario) -> Plan {
         let (nodes, entries, seconds) = usual(scenario);
         let nodes = if scenario == Scenario::Pair { nodes } else { self.nodes.unwrap_or(nodes) };

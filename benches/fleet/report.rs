@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 const HOUR: f64 = 3600.0;
 const MIB: f64 = 1_048_576.0;
 
-/// All that was found out.
+/// All results.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
     requests: Vec<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds what came of a scenario.
+    /// Adds the results of a scenario.
     pub(crate) fn add(
         &mut self,
         scenario: Scenario,
@@ -36,7 +36,7 @@ impl Report {
         self.rows.push(row(scenario, found, machine, &bounds));
     }
 
-    /// Returns the text for people.
+    /// Returns the human-readable text.
     pub(crate) fn markdown(&self) -> String {
         let mut text = String::new();
         for (head, rows) in [
@@ -63,7 +63,7 @@ impl Report {
         text
     }
 
-    /// Writes the figures for scripts.
+    /// Writes the machine-readable figures.
     pub(crate) fn write_json(&self, path: &Path) -> Result<()> {
         Ok(std::fs::write(path, serde_json::to_vec_pretty(&self.rows)?)?)
     }

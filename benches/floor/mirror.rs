@@ -1,4 +1,4 @@
-//! What the floor knows: the last name of each inode, open files, open listings.
+//! The state of the floor: the last name of each inode, open files, open listings.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo};
 
-/// What the kernel takes for "no such name": inode number 0.
+/// The attributes that mean "no such name": inode number 0.
 pub(super) const NOTHING: FileAttr = FileAttr {
     ino: INodeNo(0),
     size: 0,
@@ -64,7 +64,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The numbers of the mirrored files are taken over; no other file has the number of the root.
+/// Returns the number of a mirrored file, unchanged; no other file has the number of the root.
 fn number(meta: &fs::Metadata) -> u64 {
     meta.ino() << 1
 }
@@ -106,7 +106,7 @@ impl Mirror {
         }
     }
 
-    /// The attributes of an inode, of its open file if there is one.
+    /// Returns the attributes of an inode, from its open file if there is one.
     pub(super) fn stat(&self, ino: u64) -> io::Result<FileAttr> {
         let open = lock(&self.inodes).get(&ino).and_then(|known| known.backing.upgrade());
         let meta = match open {
@@ -116,7 +116,7 @@ impl Mirror {
         Ok(attr(ino, &meta?))
     }
 
-    /// Keeps the names of a directory for those who list it.
+    /// Keeps the names of a directory for its listings.
     pub(super) fn open_listing(&self, ino: u64) -> io::Result<u64> {
         let names = self.list(ino)?;
         let handle = self.last.fetch_add(1, Ordering::Relaxed);
@@ -124,7 +124,7 @@ impl Mirror {
         Ok(handle)
     }
 
-    /// Counts a request for which a caller waits.
+    /// Counts a request with a waiting caller.
     pub(super) fn count(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
@@ -144,7 +144,7 @@ impl Mirror {
         Ok(self.path(parent.0)?.join(name))
     }
 
-    /// Learns a name that leads to a file.
+    /// Records a name that leads to a file.
     pub(super) fn learn(&self, parent: INodeNo, name: &OsStr, meta: &fs::Metadata) -> FileAttr {
         let ino = number(meta);
         let mut inodes = lock(&self.inodes);
@@ -160,7 +160,7 @@ impl Mirror {
         attr(ino, meta)
     }
 
-    /// Makes a handle of a file; all handles of an inode share the first one's.
+    /// Makes a handle of a file; all handles of an inode share the first one's file.
     pub(super) fn handle(
         &self,
         ino: u64,

@@ -1,10 +1,10 @@
-//! The floor of the benchmark: what any file system on fuser has to pay.
+//! The floor of the benchmark: the cost of any file system on fuser.
 //!
-//! It mirrors a directory with no more than the necessary round trips: names and attributes are good
-//! for an hour, present or missing; bytes are passed through where the kernel grants it; readers close
-//! without a word; there are no extended attributes and no checks of permission, so it is for root
-//! alone. Must never be used for anything but measuring: it does not notice changes of the directory
-//! made past it, and it forgets no inode.
+//! It mirrors a directory with only the necessary round trips. Names and attributes are cached for
+//! an hour, present or missing. Bytes use passthrough if the kernel grants it. Readers close
+//! without a request. There are no extended attributes and no permission checks, so it is only for
+//! root. Must never be used for anything except measuring: it does not notice changes of the
+//! directory made past it, and it forgets no inode.
 
 #![expect(unreachable_pub, reason = "each program that measures has it as a module")]
 
@@ -25,7 +25,7 @@ use fuser::{
 };
 use mirror::{Mirror, NOTHING, lock};
 
-// As Linux has them on all machines that matter here; no reason to need libc.
+// The value on all relevant Linux machines, without libc.
 const O_TRUNC: i32 = 0o1000;
 const O_ACCMODE: i32 = 0o3;
 const O_RDONLY: i32 = 0;
@@ -58,7 +58,7 @@ impl Floor {
         Ok(Self { session: Some(session), requests })
     }
 
-    /// Returns how many requests have come so far for which a caller waits.
+    /// Returns how many requests with a waiting caller have come so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
@@ -72,7 +72,7 @@ impl Drop for Floor {
     }
 }
 
-/// Sends what an operation gave, or why it did not.
+/// Sends the result of an operation, or its error.
 macro_rules! answer {
     ($reply:expr, $result:expr, $value:pat => $send:expr) => {
         match $result {

@@ -1,4 +1,4 @@
-//! Where the benches write: progress and errors on stderr, the report on stdout.
+//! The output of the benches: progress and errors on stderr, the report on stdout.
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! Carries requests of fuser to a [`Vfs`] and its answers back.
 //!
-//! Owns the capabilities that are asked of the kernel. Must never decide anything about a file, wait,
-//! or hold a lock across a call of the [`Vfs`].
+//! Owns the capabilities that are requested from the kernel. Must never decide anything about a
+//! file, wait, or hold a lock across a call of the [`Vfs`].
 
 mod attributes;
 mod listing;
@@ -21,13 +21,13 @@ use crate::vfs::{Answer, Errno, Reply, Vfs};
 
 /// Most bytes of one read or write request.
 const TRANSFER_MAX_BYTES: u32 = 1024 * 1024;
-/// Most requests that no caller waits for (read-ahead, releases) the kernel keeps in flight.
+/// The most requests without a waiting caller (read-ahead, releases) that the kernel keeps in flight.
 const BACKGROUND_REQUESTS_MAX: u16 = 64;
-/// How deep file systems may be stacked below a backing file. One is ours, so backing files must lie
-/// on a file system that is not stacked itself.
+/// How deep file systems may be stacked below a backing file. Ours counts as one level, so backing
+/// files must be on a file system that is not stacked itself.
 const STACK_DEPTH_MAX: u32 = 1;
 
-/// What is asked of the kernel; what it does not know it does not get.
+/// The capabilities requested from the kernel; it ignores those that it does not know.
 const CAPABILITIES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_PARALLEL_DIROPS)
     .union(InitFlags::FUSE_ASYNC_READ)
@@ -37,22 +37,22 @@ const CAPABILITIES: InitFlags = InitFlags::FUSE_ATOMIC_O_TRUNC
     .union(InitFlags::FUSE_READDIRPLUS_AUTO)
     // The target of a symbolic link never changes: another target is another inode.
     .union(InitFlags::FUSE_CACHE_SYMLINKS)
-    // Bytes of an inode change through this kernel only, so its page cache is always right.
+    // Only this kernel changes the bytes of an inode, so its page cache is always right.
     .union(InitFlags::FUSE_EXPLICIT_INVAL_DATA)
     // Without it a shared mapping of a direct handle is ENODEV.
     .union(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP)
-    // Without it every single write asks for `security.capability` first. The price is that clearing
-    // setuid and setgid bits becomes the duty of the `Vfs`.
+    // Without it every single write asks for `security.capability` first. The price is that the
+    // `Vfs` must clear setuid and setgid bits.
     .union(InitFlags::FUSE_HANDLE_KILLPRIV_V2);
 
-/// What the kernel and the [`Vfs`] did so far, seen by the session.
+/// What the kernel and the [`Vfs`] have done so far, for the session.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    /// The kernel knows passthrough and was asked for it.
+    /// The kernel supports passthrough, and passthrough was requested.
     pub(crate) passthrough_offered: AtomicBool,
-    /// The kernel hands us the locks of `flock`.
+    /// The kernel passes the locks of `flock` to us.
     pub(crate) flock_offered: AtomicBool,
-    /// Requests that came.
+    /// The requests received.
     pub(crate) requests: Counts,
     /// Calls of the [`Vfs`] that panicked.
     pub(crate) panics: AtomicU64,
@@ -64,7 +64,7 @@ pub(crate) struct Adapter {
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) want_passthrough: bool,
     pub(crate) want_flock: bool,
-    /// The kernel compares callers with owners and modes itself.
+    /// The kernel checks callers against owners and modes itself.
     pub(crate) kernel_checks: bool,
     pub(crate) user_xattrs: bool,
     pub(crate) shared: Arc<Shared>,
@@ -83,14 +83,14 @@ impl Drop for CountPanic {
 }
 
 impl Adapter {
-    /// Asks the kernel for what it can do of what is wanted.
+    /// Requests those of the wanted capabilities that the kernel has.
     fn negotiate(&self, config: &mut KernelConfig) -> io::Result<()> {
         let mut wanted = CAPABILITIES;
         if self.want_passthrough {
             wanted |= InitFlags::FUSE_PASSTHROUGH;
         }
         if self.want_flock {
-            // Not `FUSE_POSIX_LOCKS` beside it: what arrives does not say which of the two it is.
+            // Not `FUSE_POSIX_LOCKS` as well: a request does not say which of the two kinds it is.
             wanted |= InitFlags::FUSE_FLOCK_LOCKS;
         }
         let granted = wanted & config.capabilities();
@@ -109,7 +109,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Calls the [`Vfs`]; a panic becomes EIO, so that it costs an answer and not the thread.
+    /// Calls the [`Vfs`]; a panic becomes EIO, so that it costs only the answer and not the thread.
     fn call<T>(&self, op: KernelOp, call: impl FnOnce(&dyn Vfs) -> T) -> Reply<T> {
         self.shared.requests.add(op);
         catch_unwind(AssertUnwindSafe(|| {
@@ -119,7 +119,7 @@ impl Adapter {
         .map_err(|_panic| Errno::EIO)
     }
 
-    /// Sends an answer now if it is here, and moves it with its reply into a task if it is not.
+    /// Sends an answer that is ready, and otherwise moves it with its reply into a task.
     fn settle<T: 'static>(
         &self,
         op: KernelOp,

@@ -6,28 +6,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A file that the kernel may read and write in our place, and its registration with the session.
 ///
-/// All handles of one inode must share one backing as long as any of them is open; the registration
-/// lives as long as this does.
+/// All handles of one inode must share one backing while any of them is open; the registration
+/// lives as long as this value.
 #[derive(Debug)]
 pub struct Backing {
     file: File,
     registration: Mutex<Registration>,
 }
 
-/// What became of offering the file to the kernel.
+/// The state of the file's registration with the kernel.
 #[derive(Debug)]
 pub(crate) enum Registration {
     /// It was not tried.
     Untried,
     /// The kernel knows it by this id.
     Registered(fuser::BackingId),
-    /// The kernel would not have it. Never tried again: the handles that were then opened without it
-    /// must not be joined by one with it.
+    /// The kernel refused it. Never retried: handles opened without registration must not share the
+    /// inode with one that has it.
     Refused,
 }
 
 impl Backing {
-    /// Offers a file. It is registered when it is first handed to the kernel.
+    /// Wraps a file. It is registered when it is first sent to the kernel.
     pub fn new(file: File) -> Self {
         Self { file, registration: Mutex::new(Registration::Untried) }
     }
@@ -37,7 +37,7 @@ impl Backing {
         &self.file
     }
 
-    /// Registers the file if it is not registered yet. The holder of the guard may hand out the id.
+    /// Registers the file if it is not registered yet. The holder of the guard may send the id to the kernel.
     pub(crate) fn registered(
         &self,
         register: impl FnOnce(&File) -> io::Result<fuser::BackingId>,

@@ -1,8 +1,8 @@
 //! Facts about the tasks that call us.
 //!
-//! Owns every look into `/proc` for a task. A task whose request is unanswered cannot go away, so what
-//! is read here during a request is about the task that made it. Must never be believed after the reply,
-//! and must never read a file of `/proc` that waits for a lock which the caller may hold.
+//! Owns every read of `/proc` for a task. A task with an unanswered request cannot go away, so what
+//! is read here during a request is about the task that made it. Must never be trusted after the
+//! reply, and must never read a file of `/proc` that waits for a lock which the caller may hold.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -19,24 +19,24 @@ use crate::watched::Watched;
 const PF_SIGNALED: u64 = 0x400;
 /// The part of an exit status that names a signal.
 const EXIT_SIGNAL_MASK: i64 = 0x7f;
-/// Remembered thread-to-process pairs, direct mapped; each is checked before it is believed.
+/// Cached thread-to-process pairs, direct mapped; each is checked before use.
 const PAIRS_MAX: usize = 256;
 
-/// Threads whose `statm` stays open, direct mapped: to open and close it takes longer than to read it, and each close of
-/// a writer asks for it.
+/// Threads whose `statm` stays open, direct mapped. Opening and closing the file takes longer than
+/// reading it, and each close of a writer needs it.
 const SIZES_MAX: usize = 16;
 
-/// What can be told about callers on this machine.
+/// The known facts about callers on this machine.
 #[derive(Debug)]
 pub struct Tasks {
     refusal: Option<&'static str>,
-    /// Thread id in the high half, process id in the low one; 0 is nothing.
+    /// Thread id in the high half, process id in the low one; 0 is an empty slot.
     pairs: Box<[AtomicU64]>,
     sizes: [Mutex<Option<Sizes>>; SIZES_MAX],
 }
 
-/// The open `statm` of a task. It stays that of this very task: once that is gone it cannot be read, even if another
-/// task has the number then.
+/// The open `statm` of a task. It belongs to this very task: once the task is gone, reading fails,
+/// even if another task has the same id.
 #[derive(Debug)]
 struct Sizes {
     thread: u32,
@@ -44,7 +44,7 @@ struct Sizes {
 }
 
 impl Tasks {
-    /// Finds out whether `/proc` shows the PID namespace in which the kernel names callers.
+    /// Determines whether `/proc` shows the PID namespace in which the kernel names callers.
     pub fn detect() -> Self {
         let refusal = match fs::read_link("/proc/self") {
             Err(_) => Some("/proc is not mounted"),
@@ -67,17 +67,17 @@ impl Tasks {
         }
     }
 
-    /// Returns why no caller can be seen, if so. Then every caller counts as unseen.
+    /// Returns why callers are not visible, if so. Then every caller counts as unseen.
     pub fn refusal(&self) -> Option<&str> {
         self.refusal
     }
 
-    /// Returns the process that a calling thread belongs to; `None` for one that cannot be seen.
+    /// Returns the process of a calling thread; `None` if it is not visible.
     pub fn process_of(&self, thread: u32) -> Option<u32> {
         if thread == 0 || self.refusal.is_some() {
             return None;
         }
-        // Most callers are the first thread of their process, and this is one cheap call.
+        // Most callers are the first thread of their process, and this check is one cheap call.
         if process::is_thread_of(thread, thread) {
             return Some(thread);
         }
@@ -93,7 +93,7 @@ impl Tasks {
         Some(process)
     }
 
-    /// Returns the supplementary groups of a calling thread; none where they cannot be seen.
+    /// Returns the supplementary groups of a calling thread; none if they are not visible.
     pub fn groups_of(&self, thread: u32) -> Vec<u32> {
         if thread == 0 || self.refusal.is_some() {
             return Vec::new();
@@ -102,33 +102,35 @@ impl Tasks {
         groups.split_ascii_whitespace().filter_map(|group| group.parse().ok()).collect()
     }
 
-    /// Tells whether a calling task is being killed by a signal. `false` for one that exits by itself,
-    /// however many threads it has, and for one that cannot be seen.
+    /// Reports whether a calling task is being killed by a signal. `false` for one that exits by
+    /// itself, however many threads it has, and for one that is not visible.
     pub fn is_dying(&self, thread: u32) -> bool {
         if thread == 0 || self.refusal.is_some() {
             return false;
         }
-        // This must come first. A program that is replaced by another (execve) closes its files under a
-        // lock that reading `stat` waits for, while it waits for our answer to that very close.
-        // `statm` takes no lock, and a task that exits has given up its memory before its files.
+        // This must come first. During execve a process closes files under a lock that reading
+        // `stat` waits for, while it waits for our answer to that very close. `statm` takes no
+        // lock, and a task that exits releases its memory before its files.
         if !self.has_no_memory(thread) {
             return false;
         }
         let Ok(stat) = Stat::read(thread) else { return false };
-        // What the process dies of counts, not how this thread ends: when one thread exits for all, the kernel kills the
-        // others; and the last one of a killed process, which closes its files, may just have been ending by itself.
+        // The death of the process counts, not how this thread ends. When one thread exits for all,
+        // the kernel kills the others. And the last thread of a killed process, which closes its
+        // files, may have been ending by itself.
         if stat.exit_code != 0 || may_inspect(thread) {
             return is_death(stat.exit_code);
         }
-        // It is not shown to this daemon, so the mark on the thread must do: taking a clean exit for a kill loses an
-        // unclosed file, the reverse publishes one.
+        // The exit code is hidden from this daemon, so the flag of the thread must do. Treating a
+        // clean exit as a kill loses an unclosed file; the reverse publishes one.
         stat.flags & PF_SIGNALED != 0
     }
 
-    /// Tells whether a task has given up its memory, by the file of an earlier call where that is still its own.
+    /// Reports whether a task has released its memory, using the file of an earlier call if that
+    /// still belongs to the task.
     fn has_no_memory(&self, thread: u32) -> bool {
         let slot = &self.sizes[thread as usize % SIZES_MAX];
-        // A thread that would have to wait is faster with a file of its own.
+        // Opening another file is faster than waiting for the lock.
         let Ok(mut known) = slot.try_lock() else { return has_no_memory(thread) };
         let same = known.as_ref().filter(|sizes| sizes.thread == thread);
         if let Some(without) = same.and_then(|sizes| is_without_memory(&sizes.file).ok()) {
@@ -143,7 +145,8 @@ impl Tasks {
 }
 
 impl Tasks {
-    /// Begins to watch the process of a caller; call it before the caller is answered. `None` where it cannot be.
+    /// Starts watching the process of a caller. Must be called before the caller is answered.
+    /// `None` if that is impossible.
     pub fn watch(&self, process: u32) -> Option<Watched> {
         if process == 0 || self.refusal.is_some() {
             return None;
@@ -151,8 +154,8 @@ impl Tasks {
         Watched::start(process).ok()
     }
 
-    /// Returns when a process was started, in the kernel's ticks since the boot: with its number that names it for as long
-    /// as the machine runs. `None` for one that cannot be seen.
+    /// Returns when a process was started, in the kernel's ticks since the boot. Together with its
+    /// id, this identifies it as long as the machine runs. `None` for a process that is not visible.
     pub fn started(&self, process: u32) -> Option<u64> {
         if process == 0 || self.refusal.is_some() {
             return None;
@@ -160,16 +163,17 @@ impl Tasks {
         Stat::read(process).ok().map(|stat| stat.started)
     }
 
-    /// Begins to watch a process that is known from before, by its number and by when it was started; `None` if it has
-    /// ended.
+    /// Starts watching a process of an earlier run, identified by its id and start time; `None` if
+    /// it has ended.
     pub fn watch_again(&self, process: u32, started: u64) -> Option<Watched> {
         let watched = self.watch(process)?;
-        // Asked afterwards: what is watched has the number, and it is the one that has had it since.
+        // Checked afterwards: the watched process has the id, and it is the one that has had it
+        // since that start time.
         (self.started(process) == Some(started) && watched.end().is_none()).then_some(watched)
     }
 
-    /// Tells whether a calling task has a signal to handle, so that its call has to end with `EINTR`.
-    /// `false` for one that cannot be seen.
+    /// Reports whether a calling task has a signal to handle, so that its call has to end with
+    /// `EINTR`. `false` for one that is not visible.
     pub fn is_interrupted(&self, thread: u32) -> bool {
         if thread == 0 || self.refusal.is_some() {
             return false;
@@ -184,7 +188,7 @@ impl Tasks {
 /// The bit of SIGKILL in a set of signals.
 const KILL: u64 = 1 << (libc::SIGKILL - 1);
 
-/// The sets of signals in `/proc/<tid>/status`, and whose thread it is.
+/// The sets of signals in `/proc/<tid>/status`, and the thread to which they belong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct SignalSets {
     process: u32,
@@ -213,9 +217,10 @@ impl SignalSets {
         })
     }
 
-    /// A signal of the whole process is handled by one of its threads, the first if that does not block it.
-    /// The kernel wakes only that one: a call of another thread that ended for it would return an error
-    /// that no program knows (512). What kills the process is pending for every thread.
+    /// Reports whether the thread has to handle a signal. One thread handles a signal for the whole
+    /// process: the first, if it does not block the signal. The kernel wakes only that one. If a
+    /// call of another thread ended for it, the call would return an error that no program knows
+    /// (512). A fatal signal is pending for every thread.
     fn interrupt(&self, thread: u32) -> bool {
         let shared = if thread == self.process { self.shared } else { 0 };
         let pending = self.own | shared;
@@ -223,8 +228,8 @@ impl SignalSets {
     }
 }
 
-/// Tells whether an exit code is that of a process that a signal kills. While a process is stopped, the signal that stopped it
-/// stands there.
+/// Reports whether an exit code means that a signal kills the process. While a process is stopped,
+/// the field holds the signal that stopped it.
 fn is_death(exit_code: i64) -> bool {
     const STOPS: [i32; 4] = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
     let signal = exit_code & EXIT_SIGNAL_MASK;
@@ -330,7 +335,7 @@ mod tests {
         let thread = child.id();
         assert!(!tasks.has_no_memory(thread) && !tasks.has_no_memory(thread));
         child.kill().unwrap();
-        // By a file of its own each time.
+        // Opens its own file each time.
         while !has_no_memory(thread) {
             std::thread::yield_now();
         }
@@ -349,7 +354,7 @@ mod tests {
         let file = open_sizes(child.id()).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        // As if the child had had the number that this process has now.
+        // As if the child had had the id of this process.
         let own = process::own_id();
         *tasks.sizes[own as usize % SIZES_MAX].lock().unwrap() = Some(Sizes { thread: own, file });
         assert!(!tasks.has_no_memory(own));

@@ -1,4 +1,4 @@
-//! How often each request came.
+//! Counts requests by kind.
 //!
 //! Owns the counters of a session. Must never cost more than an addition.
 
@@ -45,7 +45,7 @@ impl Counts {
         self.0[op as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the operations that came at all.
+    /// Returns the operations with a nonzero count.
     pub(crate) fn read(&self) -> Vec<(&'static str, u64)> {
         let all = KernelOp::ALL
             .iter()

@@ -1,8 +1,8 @@
 //! A mount that is not attached anywhere yet.
 //!
-//! Owns making and attaching it; its descriptor tells it from every other mount. Must never let a
-//! program see the directory below a dead mount: it would write there what is never found again, and what
-//! hinders the next mount.
+//! Owns making and attaching it; its descriptor distinguishes it from every other mount. Must never
+//! let a program see the directory below a dead mount: files written there would never be found
+//! again, and would obstruct the next mount.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -28,7 +28,7 @@ pub(crate) struct DetachedMount {
 }
 
 impl DetachedMount {
-    /// Makes one.
+    /// Makes a detached mount.
     pub(crate) fn make(shape: &MountShape<'_>) -> io::Result<Self> {
         let device = device::open()?;
         let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -62,8 +62,8 @@ impl DetachedMount {
         Ok(Self { device, mount })
     }
 
-    /// Attaches it at `mount_point`: under the dead mount that is there, which is then taken away. On an
-    /// older kernel the dead one has to go first, and for a moment the directory shows.
+    /// Attaches it at `mount_point`: below the dead mount there, which is then removed. An older
+    /// kernel requires the dead one to be removed first, and for a moment the directory is visible.
     pub(crate) fn attach(
         &self,
         mount_point: &Path,
@@ -73,11 +73,11 @@ impl DetachedMount {
         let point = mount_point.display();
         match self.attach_under(&dead) {
             Ok(()) => {
-                tracing::info!(mount_point = %point, "took the place of a dead mount");
+                tracing::info!(mount_point = %point, "replaced a dead mount");
                 dead.detach()
             }
             Err(error) => {
-                tracing::info!(%error, mount_point = %point, "took away a dead mount");
+                tracing::info!(%error, mount_point = %point, "removed a dead mount");
                 dead.detach()?;
                 self.attach_on_top(mount_point)
             }
@@ -89,7 +89,7 @@ impl DetachedMount {
         Ok(move_mount(&self.mount, "", CWD, mount_point, how)?)
     }
 
-    /// Goes by the dead mount itself: at its path there may be a live one by now.
+    /// Refers to the dead mount itself: at its path there may be a live one by now.
     fn attach_under(&self, dead: &MountOnTop) -> io::Result<()> {
         let how = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH

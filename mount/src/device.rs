@@ -1,13 +1,13 @@
 //! The FUSE device.
 //!
-//! Owns opening it, and trying what it can do. Must never know of a mount point.
+//! Owns opening it, and testing what it supports. Must never know of a mount point.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 const DEVICE: &str = "/dev/fuse";
-/// `_IOW(229, 2, u32)`: gives the registration of a backing file back.
+/// `_IOW(229, 2, u32)`: releases the registration of a backing file.
 const BACKING_CLOSE: libc::Ioctl = 0x4004_e502;
 
 /// Opens it, for one mount.
@@ -28,7 +28,7 @@ fn no_device(error: io::Error) -> io::Error {
     }
 }
 
-/// Tries whether the kernel would pass reads and writes through to files like this one.
+/// Tests whether the kernel would support passthrough to files like this one.
 pub(crate) fn try_backing(device: impl std::os::fd::AsFd, file: &File) -> io::Result<()> {
     let device = device.as_fd();
     let id = fuser::BackingId::create_raw(device, file)?;

@@ -1,6 +1,6 @@
-//! The set-uid program through which users other than root mount and unmount.
+//! The set-uid program with which users other than root mount and unmount.
 //!
-//! Owns the talk with `fusermount3`. Must never be asked for what we may do ourselves.
+//! Owns the protocol with `fusermount3`. Must never be used for what we may do ourselves.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -14,7 +14,7 @@ use std::process::{Command, Stdio};
 use crate::shape::MountShape;
 
 const HELPER: &str = "fusermount3";
-/// How the helper is told the socket over which it hands back the device.
+/// The variable with the socket over which the helper returns the device.
 const HELPER_SOCKET_ENV: &str = "_FUSE_COMMFD";
 
 /// Mounts through the helper and returns the device.
@@ -40,7 +40,7 @@ pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Ow
         });
     }
     let child = command.spawn().map_err(missing)?;
-    // Or the helper's death would not be seen as the end of the stream.
+    // Otherwise the helper's death would not end the stream.
     drop(theirs);
     let device = receive_descriptor(&ours);
     let output = child.wait_with_output()?;

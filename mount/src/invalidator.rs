@@ -1,8 +1,8 @@
 //! Tells the kernel that names have changed elsewhere.
 //!
 //! Owns one thread and its queue. Must never be driven from inside a request, hold a lock while it
-//! calls the kernel, or invalidate an inode: the kernel takes the lock of the directory for it, and
-//! waits for requests in that directory that may be waiting for us.
+//! calls the kernel, or invalidate an inode: for that the kernel takes the lock of the directory,
+//! and waits for requests in that directory that may be waiting for us.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,8 +13,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 
 use crate::vfs::{Ino, Notices};
 
-/// Most names that wait to be invalidated. What does not fit is dropped: it costs freshness up to the
-/// lifetime that the kernel was given with the name, never correctness.
+/// The most names that wait to be invalidated. Further ones are dropped: that costs freshness up to
+/// the lifetime that the kernel got with the name, never correctness.
 const QUEUE_MAX: usize = 16 * 1024;
 
 /// `FUSE_NOTIFY_INC_EPOCH` of `linux/fuse.h`.
@@ -48,7 +48,7 @@ impl Invalidator {
         Ok(Self { queue, counts, device: Arc::new(device) })
     }
 
-    /// Returns how often the kernel was told to forget a name, or all names.
+    /// Returns how many times the kernel was told to forget a name, or all names.
     pub fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
@@ -82,7 +82,7 @@ impl Notices for Invalidator {
 
 fn drain(names: &Receiver<(Ino, OsString)>, notifier: &fuser::Notifier, counts: &NoticeCounts) {
     for (parent, name) in names {
-        // fuser takes ENOENT, which says that the kernel did not know the name, for success.
+        // fuser treats ENOENT, which means that the kernel did not know the name, as success.
         match notifier.inval_entry(fuser::INodeNo(parent.0), &name) {
             Ok(()) => counts.sent.fetch_add(1, Ordering::Relaxed),
             Err(error) => {

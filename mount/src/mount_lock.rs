@@ -1,10 +1,10 @@
-//! One daemon at a time at a mount point.
+//! Allows one daemon at a time to change a mount point.
 //!
-//! Owns the lock that all daemons of one user share that mount at one place, whatever their cache and runtime
-//! directories: a file that is named after the place, in a directory that belongs to that user alone. Must
-//! never lie where another user can open it: to hold a lock takes no more than that, and a process that holds
-//! this one keeps an unmount waiting. Must never be all that keeps two daemons apart: those of two users do not
-//! share it, and there may be no such directory.
+//! Owns the lock that all daemons of one user share when they mount at one place, whatever their
+//! cache and runtime directories: a file named after the place, in a directory that belongs to that
+//! user alone. Must never lie where another user can open it: opening is enough to hold the lock,
+//! and a process that holds it delays an unmount. Must never be the only thing that keeps two
+//! daemons apart: daemons of two users do not share it, and there may be no such directory.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -18,11 +18,11 @@ use rustix::io::Errno;
 
 use crate::process;
 
-/// How long one waits for others: mounting takes milliseconds, unless a mount does not answer.
+/// The longest wait for others: mounting takes milliseconds, unless a mount does not answer.
 const LIMIT: Duration = Duration::from_secs(15);
 const POLL: Duration = Duration::from_millis(5);
 
-/// Held while the mounts at a place are looked at and changed.
+/// Held while the mounts at a place are examined and changed.
 #[derive(Debug)]
 pub(crate) struct MountLock {
     _held: Option<HeldLock>,
@@ -37,7 +37,7 @@ struct HeldLock {
 }
 
 impl MountLock {
-    /// Waits for the turn at `mount_point` (free of links), but goes on without it where it cannot be had.
+    /// Waits for the lock of `mount_point` (free of links), but continues without it if it is unavailable.
     pub(crate) fn take(mount_point: &Path) -> Self {
         let user = process::effective_user();
         let dir = directories(user).iter().find_map(|dir| open_directory(dir, user).ok());
@@ -72,17 +72,17 @@ impl HeldLock {
 
 impl Drop for HeldLock {
     fn drop(&mut self) {
-        // While it is locked, so that none takes away that of another.
+        // While it is locked, so that no process removes the file of another.
         let gone = rustix::fs::unlinkat(&self.dir, self.name.as_str(), AtFlags::empty());
         if let Err(error) = gone {
-            tracing::debug!(%error, "the lock of a mount point stays");
+            tracing::debug!(%error, "the lock file of a mount point is not removed");
         }
     }
 }
 
-/// Returns the directories of a user's locks, the first choice first. They go by nothing but the user: what
-/// the environment says may differ between two daemons. Not `/run/hearthfs`, which a service manager may
-/// remove with everything in it while locks are held.
+/// Returns the directories of a user's locks, the first choice first. They depend only on the user,
+/// because the environment may differ between two daemons. Not `/run/hearthfs`, which a service
+/// manager may remove with everything in it while locks are held.
 fn directories(user: u32) -> [PathBuf; 2] {
     let first = match user {
         0 => "/run/hearthfs-turns".to_owned(),
@@ -91,15 +91,15 @@ fn directories(user: u32) -> [PathBuf; 2] {
     [first.into(), format!("/tmp/hearthfs-turns-{user}").into()]
 }
 
-/// Returns the name of the lock of a place. Two places of one name only wait for each other. The number must
-/// be the same in all versions (FNV-1a), and a path could be longer than a name.
+/// Returns the name of the lock of a place. Two places with the same name only wait for each other.
+/// The number must be the same in all versions (FNV-1a); a path could be too long for a name.
 fn name_of(mount_point: &Path) -> String {
     let add = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let bytes = mount_point.as_os_str().as_bytes();
     format!("{:016x}", bytes.iter().fold(0xcbf2_9ce4_8422_2325, add))
 }
 
-/// Opens a directory, which it makes if need be. Fails where others could write.
+/// Opens a directory, and makes it if necessary. Fails if others could write to it.
 fn open_directory(dir: &Path, user: u32) -> rustix::io::Result<OwnedFd> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}

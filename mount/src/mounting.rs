@@ -1,10 +1,10 @@
 //! Attaching a FUSE device to a directory.
 //!
-//! Owns the order of its steps, and the check that the place may be taken. Must never act on a mount only because it is where
-//! ours should be: another daemon may be mounting there at the same time.
+//! Owns the order of its steps, and the check that the place is free. Must never act on a mount
+//! only because it is where ours should be: another daemon may be mounting there at the same time.
 //!
-//! The kernel is asked in three ways: for a mount that is attached in a second step, by mount(2) where
-//! that is not to be had, and through the helper for users who may not mount.
+//! There are three ways to mount: a detached mount that is attached in a second step, mount(2) if
+//! that is unsupported, and the helper for users who may not mount.
 
 use std::ffi::CString;
 use std::io;
@@ -19,23 +19,23 @@ use crate::shape::{MountShape, ROOT_MODE};
 use crate::stale_mount::{self, MountOnTop};
 use crate::{device, helper, process};
 
-/// A mount that was just made by this process.
+/// A mount that this process has just made.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) device: OwnedFd,
     pub(crate) entry: MountEntry,
 }
 
-/// Mounts at `mount_point`. A dead mount of ours that is there is replaced; a live one is
-/// `ResourceBusy`.
+/// Mounts at `mount_point`. Replaces a dead mount of ours; fails with `ResourceBusy` for a live one.
 pub(crate) fn mount(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Attached> {
     let _turn = MountLock::take(mount_point);
     let dead = stale_mount::lowest_dead(mount_point)?;
     let attached = attach(mount_point, shape, dead)?;
-    // A process that could not wait for its turn finds out here. The upper mount goes, so that one stays.
+    // A process that could not get the lock notices a second mount here. The upper mount goes, so
+    // that one stays.
     match mounts::beneath(&attached.entry)? {
         Some(other) if other.is_hearthfs() => {
-            // What is not served hinders no program, until it is gone.
+            // A mount without a server hinders no program until it is gone.
             drop(attached.device);
             stale_mount::take_away(&attached.entry)?;
             Err(stale_mount::taken(&other))
@@ -70,7 +70,7 @@ fn attach(
     }
 }
 
-/// Mounts in the ways that do not say which mount they made.
+/// Mounts in the ways that do not report which mount they made.
 fn attach_at_once(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Attached> {
     let before = mounts::at(mount_point)?;
     let device = match mount_by_kernel(mount_point, shape) {
@@ -84,7 +84,7 @@ fn attach_at_once(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Atta
     match <[MountEntry; 1]>::try_from(new) {
         Ok([entry]) => Ok(Attached { device, entry }),
         Err(several) => {
-            // Without its device ours is the one that is dead.
+            // Without its device, ours is the dead one.
             drop(device);
             stale_mount::clear_stale(mount_point)?;
             Err(io::Error::new(

@@ -1,7 +1,7 @@
-//! What is mounted where, and undoing it.
+//! The table of mounts, and unmounting.
 //!
-//! Owns the reading of `/proc/self/mountinfo` and unmounting by path. Must never touch a mount that is
-//! not of type `fuse.hearthfs`.
+//! Owns reading `/proc/self/mountinfo` and unmounting by path. Must never touch a mount that is not
+//! of type `fuse.hearthfs`.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -12,41 +12,41 @@ use std::path::{Path, PathBuf};
 
 use crate::helper;
 
-/// The file system type that our mounts show.
+/// The file system type of our mounts.
 pub const FS_TYPE: &str = "fuse.hearthfs";
 
 /// One mount of this mount namespace.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MountEntry {
-    /// Number of the mount; used again after it is gone.
+    /// Id of the mount; reused after it is gone.
     pub id: u64,
-    /// Number of the mount that it lies on.
+    /// Id of the mount on which it lies.
     pub parent: u64,
     /// Device number of the mounted file system, `major:minor`; unique while it lives.
     pub device: (u32, u32),
-    /// Where.
+    /// The mount point.
     pub mount_point: PathBuf,
     /// File system type.
     pub fs_type: String,
-    /// What; for our mounts the name that was given.
+    /// The source; for our mounts the given name.
     pub source: OsString,
     /// The user who mounted it, for FUSE.
     pub owner: Option<u32>,
 }
 
 impl MountEntry {
-    /// Tells whether this is one of ours.
+    /// Reports whether this is one of ours.
     pub fn is_hearthfs(&self) -> bool {
         self.fs_type == FS_TYPE
     }
 
-    /// Tells whether both are the same mount; what lies under it may have changed.
+    /// Reports whether both are the same mount; what lies under it may have changed.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         (self.id, self.device) == (other.id, other.device)
     }
 }
 
-/// Returns all mounts. Their order says nothing of what lies on what.
+/// Returns all mounts. Their order does not show which lies on which.
 ///
 /// # Errors
 ///
@@ -56,7 +56,7 @@ pub fn all() -> io::Result<Vec<MountEntry>> {
     Ok(table.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// Returns what is mounted at exactly this path, the topmost if several.
+/// Returns the mount at exactly this path, the topmost if there are several.
 ///
 /// # Errors
 ///
@@ -65,40 +65,41 @@ pub fn mounted_at(path: &Path) -> io::Result<Option<MountEntry>> {
     top_at(&resolve(path)?)
 }
 
-/// As [`mounted_at`], for a path that is free of links; asks no file system.
+/// As [`mounted_at`], for a path that is free of links; accesses no file system.
 pub(crate) fn top_at(path: &Path) -> io::Result<Option<MountEntry>> {
     let here = at(path)?;
     Ok(here.iter().find(|entry| !here.iter().any(|other| other.parent == entry.id)).cloned())
 }
 
-/// Returns all that is mounted at exactly this path (free of links), in no order.
+/// Returns all mounts at exactly this path (free of links), in no order.
 pub(crate) fn at(path: &Path) -> io::Result<Vec<MountEntry>> {
     Ok(all()?.into_iter().filter(|entry| entry.mount_point == path).collect())
 }
 
-/// Returns what lies directly beneath a mount, at the same path. `NotFound`: that mount is gone.
+/// Returns the mount directly beneath another at the same path. `NotFound` means that the upper mount is gone.
 pub(crate) fn beneath(mount: &MountEntry) -> io::Result<Option<MountEntry>> {
     let here = at(&mount.mount_point)?;
-    // As the table is now: another may have come between.
+    // In the table as it is now: another mount may have come in between.
     let Some(now) = here.iter().find(|entry| entry.is_same(mount)) else {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the mount was taken away meanwhile"));
     };
     Ok(here.iter().find(|entry| entry.id == now.parent).cloned())
 }
 
-/// Returns the number of the mount that a descriptor is of; asks no file system.
+/// Returns the id of the mount to which a descriptor belongs; accesses no file system.
 pub(crate) fn id_of(descriptor: &impl AsRawFd) -> io::Result<u64> {
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", descriptor.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
     id.ok_or_else(|| io::Error::other("no mnt_id in /proc/self/fdinfo"))
 }
 
-/// Unmounts what is mounted at exactly this path, if it is ours. `lazy`: even if it is in use; its users
-/// keep what they have open.
+/// Unmounts the mount at exactly this path, if it is ours. With `lazy`, even if it is in use; its
+/// users keep their open files.
 ///
 /// # Errors
 ///
-/// `EBUSY`: in use; `EINVAL`: nothing of ours is mounted there; otherwise what the kernel or `fusermount3` says.
+/// `EBUSY`: in use; `EINVAL`: nothing of ours is mounted there; otherwise the error of the kernel
+/// or `fusermount3`.
 pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
     match mounted_at(path)? {
         Some(entry) if entry.is_hearthfs() => unmount_entry(&entry, lazy),
@@ -106,8 +107,7 @@ pub fn unmount(path: &Path, lazy: bool) -> io::Result<()> {
     }
 }
 
-/// Makes a path absolute and free of links, without asking its last component, which may be a mount
-/// that is dead.
+/// Makes a path absolute and free of links, without accessing its last component, which may be a dead mount.
 pub(crate) fn resolve(path: &Path) -> io::Result<PathBuf> {
     match fs::canonicalize(path) {
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {}
@@ -137,7 +137,7 @@ pub(crate) fn unmount_entry(entry: &MountEntry, lazy: bool) -> io::Result<()> {
     helper::unmount(&entry.mount_point, lazy)
 }
 
-/// Aborts the connection of a mount and unmounts it; calls that wait there fail.
+/// Aborts the connection of a mount and unmounts it; calls that are waiting there fail.
 pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
     let path = CString::new(entry.mount_point.as_os_str().as_bytes())?;
     let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_FORCE;
@@ -149,7 +149,7 @@ pub(crate) fn abort_entry(entry: &MountEntry) -> io::Result<()> {
     unmount_entry(entry, true)
 }
 
-/// Reads one line: `id parent major:minor root mount_point options [tags...] - type source options`.
+/// Parses one line: `id parent major:minor root mount_point options [tags...] - type source options`.
 fn parse(line: &[u8]) -> Option<MountEntry> {
     let mut fields = line.split(|byte| *byte == b' ');
     let id = text(fields.next()?)?.parse().ok()?;
@@ -169,7 +169,7 @@ fn text(field: &[u8]) -> Option<&str> {
     std::str::from_utf8(field).ok()
 }
 
-/// Undoes the kernel's `\ooo` for blanks, line ends and backslashes.
+/// Decodes the kernel's `\ooo` for blanks, line ends and backslashes.
 fn unescape(field: &[u8]) -> OsString {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

@@ -1,13 +1,13 @@
-//! What `/proc` says of a task.
+//! Reads facts about a task from `/proc`.
 //!
-//! Must never take a lock of the task before it is known to have given up its memory: a program that is replaced by another
-//! (execve) closes its files under that lock.
+//! Must never take a lock of the task before it is known to have released its memory: during execve
+//! a program closes files under that lock.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-/// Tells whether a task has given up its memory, as one that exits has. Takes no lock of the task.
+/// Reports whether a task has released its memory, as one that exits has. Takes no lock of the task.
 pub(crate) fn has_no_memory(thread: u32) -> bool {
     open_sizes(thread).and_then(|file| is_without_memory(&file)).unwrap_or(false)
 }
@@ -24,21 +24,21 @@ pub(crate) fn is_without_memory(sizes: &File) -> io::Result<bool> {
     Ok(count >= 2 && text.starts_with(b"0 "))
 }
 
-/// Returns the exit code of a task that has ended and was not waited for; `None` where it is not shown.
+/// Returns the exit code of a task that has ended and was not waited for; `None` if it is hidden.
 pub(crate) fn exit_code_of(task: u32) -> Option<i64> {
     if !has_no_memory(task) {
         return None;
     }
     let code = Stat::read(task).ok()?.exit_code;
-    // Where the kernel does not show it, it reads 0, as that of a process that has done well.
+    // A hidden exit code reads as 0, like that of a successful process.
     (code != 0 || may_inspect(task)).then_some(code)
 }
 
-/// Tells whether the kernel shows us all about a task (fields of `stat` read 0 otherwise).
+/// Reports whether the kernel shows us all fields of a task (hidden fields of `stat` read as 0).
 pub(crate) fn may_inspect(thread: u32) -> bool {
     match fs::read_link(format!("/proc/{thread}/exe")) {
         Ok(_) => true,
-        // A task that has given up its memory has no program any more.
+        // A task that has released its memory has no program any more.
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn status_line(thread: u32, name: &str) -> Option<String> {
         .map(|value| value.trim().to_owned())
 }
 
-/// The fields of `/proc/<tid>/stat` that matter here.
+/// The relevant fields of `/proc/<tid>/stat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Stat {
     pub(crate) flags: u64,
@@ -71,8 +71,8 @@ impl Stat {
         Self::parse(&line).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// The name of a task may hold spaces, parentheses and line ends, so the fields are counted from
-    /// the last closing one.
+    /// Parses the line. The name of a task may contain spaces, parentheses and line ends, so fields
+    /// are counted from the last closing parenthesis.
     fn parse(line: &[u8]) -> Option<Self> {
         let name_end = line.iter().rposition(|byte| *byte == b')')?;
         let rest = std::str::from_utf8(&line[name_end + 1..]).ok()?;

@@ -1,4 +1,4 @@
-//! The few facts and acts about processes that would otherwise need libc elsewhere.
+//! The few process functions that would otherwise need libc elsewhere.
 //!
 //! Must never keep state.
 
@@ -56,11 +56,11 @@ pub fn own_id() -> u32 {
     std::process::id()
 }
 
-/// Closes a file and says what came of it: a file system may find out only then that it cannot keep what was written.
+/// Closes a file and returns the error: a file system may notice only now that it cannot keep what was written.
 ///
 /// # Errors
 ///
-/// What the file system could not keep, such as `ENOSPC` or `EIO`. The descriptor is closed all the same.
+/// The error of the file system, such as `ENOSPC` or `EIO`. The descriptor is closed all the same.
 pub fn close(file: OwnedFd) -> io::Result<()> {
     // SAFETY: the descriptor had no other owner, and has none now.
     match unsafe { libc::close(file.into_raw_fd()) } {
@@ -87,7 +87,7 @@ pub fn send_signal(process: u32, signal: Signal) -> io::Result<()> {
     }
 }
 
-/// Tells whether this process was started to ignore a signal, as `nohup` does.
+/// Reports whether this process was started with a signal ignored, as `nohup` does.
 pub fn is_ignored(signal: Signal) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: sets nothing; the kernel fills `action`, which outlives the call, if it returns 0.
@@ -97,7 +97,7 @@ pub fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Tells whether `thread` is a thread of `process`, both in our PID namespace, without opening a file.
+/// Reports whether `thread` is a thread of `process`, both in our PID namespace, without opening a file.
 pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
     let (Ok(process), Ok(thread)) = (i32::try_from(process), i32::try_from(thread)) else {
         return false;
@@ -105,7 +105,7 @@ pub(crate) fn is_thread_of(thread: u32, process: u32) -> bool {
     if process <= 0 || thread <= 0 {
         return false;
     }
-    // Signal 0 sends nothing. EPERM comes after the pair was found to exist.
+    // Signal 0 sends nothing. EPERM means that the pair exists.
     // SAFETY: plain numbers.
     let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
     sent == 0 || io::Error::last_os_error().raw_os_error() == Some(libc::EPERM)
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn an_ignored_signal_is_passed_over() {
-        // The runtime of Rust passes over no signal of these.
+        // The Rust runtime ignores none of these signals.
         assert!(!is_ignored(Signal::User2));
         // SAFETY: no other code of this process uses this signal.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };

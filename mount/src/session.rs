@@ -1,6 +1,6 @@
 //! A mounted session, from mount to unmount.
 //!
-//! Owns the FUSE threads and the mount point. Must never unmount anything but what it mounted.
+//! Owns the FUSE threads and the mount point. Must never unmount anything except what it mounted.
 
 use std::fs::File;
 use std::io;
@@ -20,26 +20,26 @@ use crate::shape::MountShape;
 use crate::vfs::{Abilities, Vfs};
 use crate::{device, process};
 
-/// How to mount.
+/// The options of a mount.
 #[derive(Debug)]
 pub struct MountOptions {
     /// An existing directory.
     pub mount_point: PathBuf,
-    /// What the mount table shows as the source, for instance the remote URL without credentials.
+    /// The source that the mount table shows, for instance the remote URL without credentials.
     pub fs_name: String,
-    /// Whether all writing is refused by the kernel.
+    /// Whether the kernel refuses all writes.
     pub read_only: bool,
     /// Whether other users may use the mount, within the permissions of its files.
     pub allow_other: bool,
     /// Whether files have extended attributes of `user.*`. Without them a new file costs one request
-    /// less: the kernel then stops asking for `security.capability` before the first write.
+    /// less, because the kernel stops asking for `security.capability` before the first write.
     pub user_xattrs: bool,
     /// Threads that take requests; at least one.
     pub threads: usize,
-    /// Whether to ask for the locks of `flock`. Otherwise the kernel keeps them, by inode.
+    /// Whether to handle `flock` locks. Otherwise the kernel keeps them, by inode.
     pub want_flock: bool,
-    /// A regular file in the cache directory, open for reading, by which it is found out whether the
-    /// kernel passes through to that file system. `None`: passthrough is not asked for.
+    /// A regular file in the cache directory, open for reading, with which passthrough to that file
+    /// system is tested. `None` means that passthrough is not requested.
     pub probe_file: Option<File>,
 }
 
@@ -55,8 +55,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `vfs`, tells it what the session can do, and serves it from threads of its own. Answers
-    /// that have to wait run on `runtime`.
+    /// Mounts `vfs`, tells it the abilities of the session, and serves it on threads of its own.
+    /// Answers that have to wait run on `runtime`.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Session {
             allow_other: options.allow_other,
             default_permissions: kernel_checks(&options),
         };
-        // The mount is not served before `serve`, so nothing may touch what lies below it.
+        // The mount does not answer before `serve`, so nothing may access what lies below it.
         let Attached { device, entry } = mounting::mount(&mount_point, &shape)?;
         Self::serve(&vfs, &options, runtime, device, entry.clone()).inspect_err(|_| {
             drop(unmount_if_ours(&entry, true));
@@ -103,8 +103,8 @@ impl Session {
         let mut config = fuser::Config::default();
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = false;
-        // Which users may come in at all is the kernel's decision (`allow_other`). A second check per request
-        // would refuse the close of a file that was handed to a process of another user.
+        // The kernel decides which users may use the mount (`allow_other`). A second check for each
+        // request would refuse the close of a file that was passed to a process of another user.
         let acl = fuser::SessionACL::All;
         let notices = std::fs::File::from(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, config)?;
@@ -116,22 +116,22 @@ impl Session {
         Ok(Self { entry, abilities, invalidator, shared, ended, server: Mutex::new(Some(server)) })
     }
 
-    /// Returns what the session can do.
+    /// Returns the abilities of the session.
     pub fn abilities(&self) -> Abilities {
         self.abilities
     }
 
-    /// Returns where it is mounted, free of links.
+    /// Returns the mount point, free of links.
     pub fn mount_point(&self) -> &Path {
         &self.entry.mount_point
     }
 
-    /// Returns the way to tell the kernel of changed names.
+    /// Returns the handle for telling the kernel of changed names.
     pub fn notifier(&self) -> Invalidator {
         self.invalidator.clone()
     }
 
-    /// Returns how many requests of each kind came, by name; those that never came are left out.
+    /// Returns the number of requests of each kind, by name, without zeros.
     pub fn requests(&self) -> Vec<(&'static str, u64)> {
         self.shared.requests.read()
     }
@@ -141,22 +141,22 @@ impl Session {
         self.shared.panics.load(Ordering::Relaxed)
     }
 
-    /// Unmounts. `lazy`: even if it is in use; its users keep what they have open, and the session goes
-    /// on serving them. Success if it is not mounted any more.
+    /// Unmounts. With `lazy`, even if the mount is in use; its users keep their open files, and the
+    /// session continues to serve them. Succeeds if it is already unmounted.
     ///
     /// # Errors
     ///
-    /// `EBUSY`: in use; otherwise what the kernel or `fusermount3` says.
+    /// `EBUSY`: in use; otherwise the error of the kernel or `fusermount3`.
     pub fn unmount(&self, lazy: bool) -> io::Result<()> {
-        // The number of the device is given to another mount once this one is gone.
+        // The device number is given to another mount once this one is gone.
         if self.has_ended() {
             return Ok(());
         }
         unmount_if_ours(&self.entry, lazy)
     }
 
-    /// Cuts the connection: every request that waits, and every later one, fails with `ECONNABORTED` or
-    /// `ENOTCONN`. For when a deadline has passed. Needs root; a user's mounts end with the process.
+    /// Cuts the connection: every waiting and every later request fails with `ECONNABORTED` or
+    /// `ENOTCONN`. For use after a deadline. Needs root; a user's mounts end with the process.
     ///
     /// # Errors
     ///
@@ -165,7 +165,7 @@ impl Session {
         if self.has_ended() { Ok(()) } else { abort_if_ours(&self.entry) }
     }
 
-    /// Waits until the mount is not used any more, after our unmount or another's. Blocks the thread.
+    /// Waits until the mount is no longer used, after our unmount or another's. Blocks the thread.
     ///
     /// # Errors
     ///
@@ -183,11 +183,11 @@ impl Session {
     /// Waits as [`Session::wait`] does, without blocking a thread.
     pub async fn ended(&self) {
         let mut ended = self.ended.clone();
-        // An error says that the thread is gone, which is the same.
+        // An error means that the thread is gone, which also means the end.
         drop(ended.wait_for(|ended| *ended).await);
     }
 
-    /// Tells whether the session has ended.
+    /// Reports whether the session has ended.
     pub fn has_ended(&self) -> bool {
         *self.ended.borrow()
     }
@@ -210,14 +210,15 @@ fn start_server(
     ending: watch::Sender<bool>,
 ) -> io::Result<JoinHandle<io::Result<()>>> {
     let work = move || {
-        // The kernel tells the end of the last use by either error, as two of its threads meet.
+        // The kernel reports the end of the last use with either error, depending on which of its
+        // threads is first.
         let result = session.run().or_else(|error| match error.raw_os_error() {
             Some(libc::ECONNABORTED) => Ok(()),
             _ => Err(error),
         });
         if let Err(error) = &result {
             // No thread reads requests any more, but the device stays open as long as names can be
-            // invalidated: without this, callers would wait for ever.
+            // invalidated. Without this, callers would wait for ever.
             let aborted = abort_if_ours(&entry);
             tracing::error!(%error, ?aborted, "fuse session failed");
         }
@@ -229,16 +230,16 @@ fn start_server(
     thread.spawn(work)
 }
 
-/// Tells whether the kernel has to compare callers with owners and modes. Where root alone may come in
-/// there is nothing to compare, and the kernel would ask for the attributes of a directory again after
-/// each change of its names.
+/// Returns whether the kernel has to check callers against owners and modes. If only root may use
+/// the mount there is nothing to check, and the kernel would request the attributes of a directory
+/// again after each change of its names.
 fn kernel_checks(options: &MountOptions) -> bool {
     options.allow_other || process::effective_user() != 0
 }
 
 /// Unmounts if the topmost mount there is still this one.
 fn unmount_if_ours(entry: &MountEntry, lazy: bool) -> io::Result<()> {
-    // Or what another program is mounting there might be taken away instead.
+    // Otherwise a mount that another program is making there might be removed instead.
     let _turn = MountLock::take(&entry.mount_point);
     match mounts::top_at(&entry.mount_point)? {
         Some(top) if is_same(&top, entry) => mounts::unmount_entry(&top, lazy),

@@ -1,10 +1,10 @@
-//! Ending as a signal would have ended us.
+//! Ends this process as a signal would.
 
 use std::ptr;
 
-/// Ends this process the way `signal` ends a process that does not handle it, so that a process that waits
-/// for us sees what it would have seen of the command that we ran. Leaves no core file of ours; where
-/// the signal does not end a process, exits with 128 plus its number, as shells do.
+/// Ends this process the way `signal` ends a process that does not handle it, so that a process
+/// that waits for us sees what it would have seen of the command that we ran. Writes no core file
+/// of ours. If the signal does not end a process, exits with 128 plus its number, as shells do.
 pub fn die_of(signal: i32) -> ! {
     // SAFETY: every call takes plain numbers or pointers to locals that live through it. Setting the
     // default action cannot run code of ours, and nothing after it relies on a handler.

@@ -1,7 +1,7 @@
-//! A hold on the mount of ours that is on top at a path.
+//! A handle of our topmost mount at a path.
 //!
-//! Owns telling a dead mount from a live one, and taking away exactly the one that is held. Must never
-//! go by the path for that: another daemon may have mounted there meanwhile.
+//! Owns telling a dead mount from a live one, and removing exactly the mount of the handle. Must
+//! never use the path for that: another daemon may have mounted there meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -18,12 +18,12 @@ use crate::helper;
 use crate::mount_lock::MountLock;
 use crate::mounts::{self, MountEntry};
 
-/// How long a mount may take to answer until it counts as alive.
+/// How long a mount may take to answer before it counts as alive.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// The most mounts that are taken away from one place: crashes may have piled some up.
+/// The most mounts that are removed from one place: crashes may have stacked several.
 const PILE_MAX: usize = 16;
 
-/// How often and how long one waits until nothing lies on a mount any more.
+/// How many times, and at what interval, a covered mount is checked again.
 const COVERED_POLLS: u32 = 400;
 const COVERED_POLL: Duration = Duration::from_millis(5);
 
@@ -34,9 +34,9 @@ pub(crate) struct MountOnTop {
 }
 
 impl MountOnTop {
-    /// Takes hold of the mount at `point` (free of links) if it is one of ours. Asks no file system.
+    /// Opens the mount at `point` (free of links) if it is one of ours. Accesses no other file system.
     fn at(point: &Path) -> io::Result<Option<Self>> {
-        // Nothing else may be touched: an automount would wait for the mount that is to be made.
+        // Nothing else may be accessed: an automount would wait for the mount that is about to be made.
         if !mounts::top_at(point)?.is_some_and(|top| top.is_hearthfs()) {
             return Ok(None);
         }
@@ -51,15 +51,15 @@ impl MountOnTop {
         self.root.as_fd()
     }
 
-    /// Tells whether it is served no more. The thread that waits for one that hangs is left behind:
-    /// nothing can end it.
+    /// Reports whether it is no longer served. A thread that waits for a mount that hangs is left
+    /// behind, because nothing can end it.
     fn is_dead(&self) -> io::Result<bool> {
         let root = self.root.try_clone()?;
         let (tell, told) = mpsc::sync_channel(1);
         let ask = move || {
-            // Not `stat`: the kernel answers that from what it remembers, even for a daemon that is gone.
+            // Not `stat`: the kernel answers that from its cache, even after the daemon is gone.
             let answer = rustix::fs::fstatfs(&root).map(drop);
-            // Or it would keep the mount busy for a moment after the answer.
+            // Otherwise it would keep the mount busy for a moment after the answer.
             drop(root);
             // The receiver is gone only if the limit has passed.
             tell.send(answer).ok();
@@ -71,19 +71,20 @@ impl MountOnTop {
         Ok(matches!(answer, Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))))
     }
 
-    /// Takes it away; its users keep what they have open. Success if it is gone already.
+    /// Removes it; its users keep their open files. Succeeds if it is already gone.
     pub(crate) fn detach(self) -> io::Result<()> {
         let link = format!("/proc/self/fd/{}", self.root.as_raw_fd());
         match rustix::mount::unmount(link, UnmountFlags::DETACH) {
             Ok(()) | Err(Errno::INVAL) => Ok(()),
-            // Goes by the path: no more can be had.
+            // Uses the path, because the helper accepts nothing else.
             Err(Errno::PERM) => helper::unmount(&self.entry.mount_point, true),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-/// Takes away all dead mounts at `point` but the lowest, and returns that. A live one is `ResourceBusy`.
+/// Removes all dead mounts at `point` except the lowest, and returns that one. Fails with
+/// `ResourceBusy` for a live one.
 pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<MountOnTop>> {
     for _ in 0..PILE_MAX {
         let Some(top) = MountOnTop::at(point)? else { return Ok(None) };
@@ -100,7 +101,7 @@ pub(crate) fn lowest_dead(point: &Path) -> io::Result<Option<MountOnTop>> {
     Err(io::Error::other(format!("more than {PILE_MAX} mounts are piled up")))
 }
 
-/// Takes away exactly this mount, once nothing lies on it any more.
+/// Removes exactly this mount, once nothing lies on it any more.
 pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
     for _ in 0..COVERED_POLLS {
         match MountOnTop::at(&mount.mount_point)? {
@@ -117,12 +118,12 @@ pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
     Err(io::Error::other("another mount lies on the one that was to be taken away"))
 }
 
-/// Takes away what dead daemons left at a mount point. Returns whether there was anything.
+/// Removes what dead daemons left at a mount point. Returns whether there was anything.
 ///
 /// # Errors
 ///
-/// When the mount point cannot be looked at, a dead mount cannot be detached, or more are piled up than one call
-/// removes.
+/// When the mount point cannot be examined, a dead mount cannot be detached, or more are stacked
+/// than one call removes.
 pub fn clear_stale(point: &Path) -> io::Result<bool> {
     let point = mounts::resolve(point)?;
     let _turn = MountLock::take(&point);
@@ -135,16 +136,16 @@ pub fn clear_stale(point: &Path) -> io::Result<bool> {
     Err(io::Error::other(format!("more than {PILE_MAX} mounts are piled up")))
 }
 
-/// Tells whether the mount of ours at exactly this path is one that is served no more.
+/// Reports whether our mount at exactly this path is no longer served.
 ///
 /// # Errors
 ///
-/// When the mount point cannot be looked at.
+/// When the mount point cannot be examined.
 pub fn is_stale(point: &Path) -> io::Result<bool> {
     MountOnTop::at(&mounts::resolve(point)?)?.map_or(Ok(false), |top| top.is_dead())
 }
 
-/// Says whose the place is.
+/// Returns the error that the place is taken.
 pub(crate) fn taken(other: &MountEntry) -> io::Error {
     let owner = other.owner.map_or_else(String::new, |user| format!(" of user {user}"));
     let source = other.source.to_string_lossy();

@@ -1,7 +1,7 @@
-//! What the kernel asks of a file system, free of any transport.
+//! The file system interface that the kernel uses, independent of any transport.
 //!
 //! Owns the types between a transport (today fuser on `/dev/fuse`) and the implementation of [`Vfs`].
-//! Must never name a type of fuser, so that a second transport can stand beside the first.
+//! Must never name a type of fuser, so that a second transport can be added beside the first.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,7 +22,7 @@ impl Ino {
     pub const ROOT: Self = Self(1);
 }
 
-/// What an open file or directory is called between the kernel and us.
+/// Identifies an open file or directory between the kernel and us.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle(pub u64);
 
@@ -33,7 +33,7 @@ pub struct Caller {
     pub uid: u32,
     /// Effective group.
     pub gid: u32,
-    /// Thread id in our PID namespace; 0 when the kernel cannot express it there.
+    /// Thread id in our PID namespace; 0 if the kernel cannot express it there.
     pub tid: u32,
 }
 
@@ -72,12 +72,12 @@ impl From<std::io::Error> for Errno {
 /// The result of an operation.
 pub type Reply<T> = Result<T, Errno>;
 
-/// An answer that is here, or one that has to wait. What is here is sent by the thread that asked;
-/// what waits moves to a task, so that no FUSE thread ever waits for the network.
+/// An answer that is ready, or one that has to wait. The thread of the request sends a ready
+/// answer; a waiting one moves to a task, so that no FUSE thread ever waits for the network.
 pub enum Answer<T> {
     /// The answer.
     Now(Reply<T>),
-    /// The answer when it comes; the implementor bounds the wait, or the caller's signals do.
+    /// The future answer; the implementor bounds the wait, or the caller's signals do.
     Later(Pin<Box<dyn Future<Output = Reply<T>> + Send>>),
 }
 
@@ -127,11 +127,11 @@ pub enum FileType {
 pub struct Timespec {
     /// Whole seconds since the Unix epoch.
     pub secs: i64,
-    /// Nanoseconds beyond.
+    /// Additional nanoseconds.
     pub nanos: u32,
 }
 
-/// What `stat` tells.
+/// The result of `stat`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attr {
     /// Inode number.
@@ -150,7 +150,7 @@ pub struct Attr {
     pub file_type: FileType,
     /// Permission bits, 0o7777 at most.
     pub perm: u16,
-    /// Names of this inode.
+    /// The number of names of this inode.
     pub nlink: u32,
     /// Owner.
     pub uid: u32,
@@ -162,15 +162,15 @@ pub struct Attr {
     pub blksize: u32,
 }
 
-/// A name that was found, and for how long the kernel may keep that. Each one that is handed out
-/// counts one lookup, which the kernel gives back through [`Vfs::forget`].
+/// A name that was found, and how long the kernel may cache that. Each one that is returned counts
+/// one lookup, which the kernel gives back through [`Vfs::forget`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
     /// The inode.
     pub attr: Attr,
-    /// How long the name may be taken to lead there.
+    /// How long the name may be cached.
     pub entry_ttl: Duration,
-    /// How long the attributes may be taken to hold.
+    /// How long the attributes may be cached.
     pub attr_ttl: Duration,
 }
 
@@ -179,40 +179,40 @@ pub struct Found {
 pub enum Lookup {
     /// The name leads here.
     Found(Found),
-    /// There is no such name, for that long.
+    /// There is no such name.
     Missing {
-        /// How long the kernel may keep that.
+        /// How long the kernel may cache that.
         ttl: Duration,
     },
 }
 
-/// How reads and writes of an open file travel.
+/// The path of reads and writes of an open file.
 #[derive(Clone, Debug)]
 pub enum Io {
-    /// Straight to the backing file, without us. All open handles of an inode must share one backing.
-    /// Where the kernel will not register the file, the handle's reads and writes come to us after all,
-    /// as with [`Io::Direct`]; a [`Vfs`] that offers this must be able to serve them.
+    /// Directly to the backing file, without us. All open handles of an inode must share one
+    /// backing. If the kernel does not register the file, the handle's reads and writes come to us
+    /// after all, as with [`Io::Direct`]; a [`Vfs`] that offers this must be able to serve them.
     Passthrough(Arc<Backing>),
-    /// Through the page cache and then us. `keep`: what the cache holds of this inode is still true.
+    /// Through the page cache and then to us. With `keep`, the cached pages of this inode are still valid.
     Cached {
         /// Whether the pages of earlier opens stay.
         keep: bool,
     },
-    /// Each call comes to us.
+    /// Every call comes to us.
     Direct,
-    /// Each call comes to us although other handles of the inode are passed through to this backing. A
-    /// shared writable mapping of such a handle would write into the backing all the same.
+    /// Every call comes to us although other handles of the inode are passed through to this
+    /// backing. A shared writable mapping of such a handle would still write into the backing.
     Beside(Arc<Backing>),
 }
 
 /// An opened file.
 #[derive(Clone, Debug)]
 pub struct Opened {
-    /// What to call it.
+    /// The handle.
     pub handle: Handle,
-    /// How its bytes travel.
+    /// The path of its bytes.
     pub io: Io,
-    /// Whether `close` need not tell us (handles that cannot write).
+    /// Whether `close` need not be reported to us (handles that cannot write).
     pub no_flush: bool,
 }
 
@@ -225,7 +225,7 @@ pub struct Created {
     pub opened: Opened,
 }
 
-/// The flags of an `open`, as far as they matter here.
+/// The relevant flags of an `open`.
 #[expect(
     clippy::struct_excessive_bools,
     reason = "they are the bits of one number, which a program sets one by one"
@@ -246,7 +246,7 @@ pub struct OpenFlags {
     pub direct: bool,
 }
 
-/// What `flock(2)` asks for.
+/// The operation of a `flock(2)` call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FlockKind {
     /// `LOCK_SH`.
@@ -266,7 +266,7 @@ pub enum SetTime {
     At(Timespec),
 }
 
-/// What `setattr` is to change.
+/// The changes of a `setattr`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits.
@@ -281,7 +281,7 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// Last change of content.
     pub mtime: Option<SetTime>,
-    /// The open file it was asked through, if any.
+    /// The open file through which it was requested, if any.
     pub handle: Option<Handle>,
 }
 
@@ -301,33 +301,33 @@ pub enum RenameMode {
 pub struct DirEntry<'a> {
     /// The name.
     pub name: &'a OsStr,
-    /// Its inode number; of no consequence when `found` is there.
+    /// Its inode number; ignored if `found` is set.
     pub ino: Ino,
     /// File type.
     pub file_type: FileType,
-    /// Where a later call goes on after this entry.
+    /// The offset at which a later call continues after this entry.
     pub next: u64,
-    /// Attributes. Must be there when they were asked for (`readdirplus`), and must not be for `.` and
-    /// `..`: a name cannot be listed without, and the listing would end in EIO. Counts one lookup if
-    /// and only if the sink took the entry.
+    /// Attributes. Must be set if they were requested (`readdirplus`), and must not be set for `.`
+    /// and `..`: a name cannot be listed without them, and the listing would end in EIO. Counts one
+    /// lookup if and only if the sink accepted the entry.
     pub found: Option<Found>,
 }
 
-/// What a full buffer does with a directory entry: `true` when it did not fit and the listing ends.
+/// Accepts directory entries; returns `true` if an entry did not fit, which ends the listing.
 pub type DirSink<'a> = &'a mut dyn FnMut(&DirEntry<'_>) -> bool;
 
 /// Figures for `statfs`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct StatFs {
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u64,
-    /// Blocks free.
+    /// Free blocks.
     pub free: u64,
-    /// Blocks free to users.
+    /// Blocks available to users.
     pub available: u64,
-    /// Inodes in all.
+    /// Total inodes.
     pub files: u64,
-    /// Inodes free.
+    /// Free inodes.
     pub files_free: u64,
     /// Bytes of a block.
     pub block_size: u32,
@@ -346,32 +346,33 @@ pub enum XattrMode {
     Replace,
 }
 
-/// What a mounted session can do; told once, before the first request.
+/// The abilities of a mounted session; reported once, before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Abilities {
     /// Passthrough was granted and works with the cache directory's file system.
     pub passthrough: bool,
-    /// Why not, when not.
+    /// Why passthrough is off, if it is.
     pub passthrough_refusal: Option<&'static str>,
-    /// Why [`Vfs::flock`] is never called, when it is not: the kernel then keeps those locks, by inode.
+    /// Why [`Vfs::flock`] is never called, if so: the kernel then keeps those locks, by inode.
     pub flock_refusal: Option<&'static str>,
 }
 
-/// A file system as the kernel sees it. Every call may come from several threads at once, and none
-/// may wait for the network: what has to wait is an [`Answer::Later`].
+/// A file system as the kernel sees it. Calls may come from several threads at once, and none may
+/// wait for the network: what has to wait is an [`Answer::Later`].
 ///
-/// Two duties come with what the session asks of the kernel. Inode numbers are never used twice. And
-/// setuid and setgid bits of regular files go ([`without_privileges`]) at each change of owner or
-/// group, and when a caller other than root writes the file or changes its size. The kernel has left that
-/// to us. Passed-through writes are never seen here, so an open for writing that is followed by a write counts.
+/// The capabilities that the session requests imply two duties. Inode numbers are never reused. And
+/// setuid and setgid bits of regular files are cleared ([`without_privileges`]) at each change of
+/// owner or group, and when a caller other than root writes the file or changes its size. The
+/// kernel has left that to us. Passed-through writes are not visible here, so an open for writing
+/// that is followed by a write counts.
 pub trait Vfs: Send + Sync + 'static {
-    /// Tells what the session can do, before the first request.
+    /// Receives the abilities of the session, before the first request.
     fn start(&self, abilities: Abilities);
     /// Finds a name in a directory.
     fn lookup(&self, caller: &Caller, parent: Ino, name: &OsStr) -> Answer<Lookup>;
     /// Gives back `count` lookups of an inode.
     fn forget(&self, ino: Ino, count: u64);
-    /// Tells the attributes of an inode and for how long they hold.
+    /// Returns the attributes of an inode and how long they may be cached.
     fn getattr(
         &self,
         caller: &Caller,
@@ -380,7 +381,7 @@ pub trait Vfs: Send + Sync + 'static {
     ) -> Answer<(Attr, Duration)>;
     /// Changes attributes.
     fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)>;
-    /// Tells where a symbolic link points.
+    /// Returns the target of a symbolic link.
     fn readlink(&self, caller: &Caller, ino: Ino) -> Answer<Vec<u8>>;
     /// Makes a regular file, FIFO, socket or device node. `mode` holds the file type bits; the umask
     /// has been applied.
@@ -408,11 +409,11 @@ pub trait Vfs: Send + Sync + 'static {
         to: (Ino, &OsStr),
         mode: RenameMode,
     ) -> Answer<()>;
-    /// Makes a further name for a file.
+    /// Makes another name for a file.
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found>;
-    /// Opens a file. `ESTALE` makes the kernel look the name up again, once, and open what it then finds.
+    /// Opens a file. `ESTALE` makes the kernel look the name up again, once, and open the result.
     fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened>;
-    /// Makes a file if it is not there, and opens it. `mode` is permission bits with the umask applied.
+    /// Makes a file if it does not exist, and opens it. `mode` is permission bits with the umask applied.
     fn create(
         &self,
         caller: &Caller,
@@ -423,8 +424,8 @@ pub trait Vfs: Send + Sync + 'static {
     ) -> Answer<Created>;
     /// Reads up to `size` bytes; fewer only at the end of the file.
     fn read(&self, ino: Ino, handle: Handle, offset: u64, size: u32) -> Answer<Vec<u8>>;
-    /// Writes all of `data`; returns how many bytes were taken. `delayed`: the kernel brings what was stored
-    /// through some mapping of the inode, and has guessed the handle.
+    /// Writes all of `data`; returns how many bytes were accepted. With `delayed`, the kernel
+    /// writes back what was stored through some mapping of the inode, and has guessed the handle.
     fn write(
         &self,
         ino: Ino,
@@ -435,9 +436,9 @@ pub trait Vfs: Send + Sync + 'static {
     ) -> Answer<u32>;
     /// A `close` of one descriptor; may come several times for one handle.
     fn flush(&self, caller: &Caller, ino: Ino, handle: Handle) -> Answer<()>;
-    /// The last descriptor and mapping is gone.
+    /// The last descriptor and mapping are gone.
     fn release(&self, ino: Ino, handle: Handle) -> Answer<()>;
-    /// Makes what was written durable.
+    /// Makes written data durable.
     fn fsync(&self, ino: Ino, handle: Handle, data_only: bool) -> Answer<()>;
     /// Allocates or punches; `mode` as in `fallocate(2)`.
     fn fallocate(
@@ -448,9 +449,10 @@ pub trait Vfs: Send + Sync + 'static {
         length: u64,
         mode: i32,
     ) -> Answer<()>;
-    /// Takes, changes or ends the `flock` of an open file. Without `wait`, `EAGAIN` if another open file has
-    /// one that conflicts. With it the answer comes when the lock does, however long that takes, or is
-    /// `EINTR` when the caller has a signal to handle. The end of the handle ends its lock.
+    /// Takes, changes or releases the `flock` of an open file. Without `wait`, returns `EAGAIN` if
+    /// another open file has a conflicting one. With it, the answer comes when the lock is granted,
+    /// however long that takes, or is `EINTR` if the caller has a signal to handle. The end of the
+    /// handle releases its lock.
     fn flock(
         &self,
         caller: &Caller,
@@ -463,7 +465,7 @@ pub trait Vfs: Send + Sync + 'static {
     fn lseek(&self, ino: Ino, handle: Handle, offset: i64, whence: i32) -> Answer<i64>;
     /// Opens a directory for listing.
     fn opendir(&self, caller: &Caller, ino: Ino) -> Answer<Handle>;
-    /// Lists from `offset` (0 at first, then a `next` of an entry) until the sink is full.
+    /// Lists from `offset` (first 0, then the `next` of an entry) until the sink is full.
     ///
     /// # Errors
     ///
@@ -476,11 +478,11 @@ pub trait Vfs: Send + Sync + 'static {
         plus: bool,
         sink: DirSink<'_>,
     ) -> Reply<()>;
-    /// The listing is over.
+    /// Ends a listing.
     fn releasedir(&self, ino: Ino, handle: Handle);
     /// Makes the names of a directory durable.
     fn fsyncdir(&self, ino: Ino, handle: Handle) -> Answer<()>;
-    /// Tells the size of the file system.
+    /// Returns the size of the file system.
     fn statfs(&self, ino: Ino) -> Answer<StatFs>;
     /// Sets an extended attribute.
     fn setxattr(
@@ -499,18 +501,19 @@ pub trait Vfs: Send + Sync + 'static {
     fn removexattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<()>;
 }
 
-/// The way back: how a file system tells its kernel that names have moved.
+/// Notifications from a file system to the kernel that names have changed.
 pub trait Notices: fmt::Debug + Send + Sync {
-    /// Makes the kernel look every name up again before it believes in it; returns whether it can do so. Takes no
-    /// lock of the kernel's, so it may be called from inside a request, and has happened when it returns.
+    /// Makes the kernel look up every cached name again before it uses it; returns whether the
+    /// kernel supports this. Takes no lock of the kernel, so it may be called from inside a
+    /// request. The effect is complete when it returns.
     fn expire_all(&self) -> bool;
-    /// Asks that the kernel looks this name up again before it believes in it, present or missing. Never blocks; it
-    /// happens soon.
+    /// Requests that the kernel look up this name again before it uses it, present or missing.
+    /// Never blocks; takes effect soon.
     fn inval_entry(&self, parent: Ino, name: &OsStr);
 }
 
-/// Returns permission bits without those that lend the rights of an owner or group: setuid always,
-/// setgid where the group may run the file, or where the caller is neither root nor in that group.
+/// Returns permission bits without those that grant the rights of an owner or group: setuid always,
+/// setgid if the group may run the file, or if the caller is neither root nor in that group.
 pub fn without_privileges(perm: u32, in_group: bool) -> u32 {
     let group_runs = perm & 0o010 != 0;
     perm & if group_runs || !in_group { !0o6000 } else { !0o4000 }

@@ -1,7 +1,7 @@
 //! Processes that are watched until they end.
 //!
-//! Owns a descriptor of each (a pidfd), so that another process with the same number is never taken for it. Must never
-//! wait, and must never signal.
+//! Owns a descriptor of each (a pidfd), so that another process with the same id is never mistaken
+//! for it. Must never wait, and must never signal.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -10,7 +10,7 @@ use crate::proc::exit_code_of;
 
 /// `PIDFD_GET_INFO` of `linux/pidfd.h`, for the first version of the structure (64 bytes).
 const GET_INFO: libc::Ioctl = 0xC040_FF0B_u32 as libc::Ioctl;
-/// Asks for, and marks, the exit code (`PIDFD_INFO_EXIT`, Linux 6.15).
+/// Requests, and marks, the exit code (`PIDFD_INFO_EXIT`, Linux 6.15).
 const INFO_EXIT: u64 = 1 << 3;
 /// The part of an exit code that names a signal.
 const EXIT_SIGNAL_MASK: i64 = 0x7f;
@@ -26,7 +26,7 @@ pub enum End {
     Unknown,
 }
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 pub struct Watched {
     process: u32,
@@ -44,7 +44,7 @@ struct Info {
 }
 
 impl Watched {
-    /// Begins to watch a process; call it during a request of the process, which cannot end meanwhile.
+    /// Starts watching a process. Must be called during a request of the process, which cannot end meanwhile.
     pub(crate) fn start(process: u32) -> io::Result<Self> {
         // SAFETY: plain numbers.
         let opened = unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) };
@@ -66,7 +66,8 @@ impl Watched {
         if ready != 1 {
             return None;
         }
-        // A process that was not waited for shows its exit code in /proc; of one that was, the descriptor tells it.
+        // A process that was not waited for shows its exit code in /proc; for one that was, the
+        // descriptor has it.
         let code = self.code_of_gone().or_else(|| exit_code_of(self.process));
         let code = code.or_else(|| self.code_of_gone());
         Some(code.map_or(End::Unknown, |code| {

@@ -1,4 +1,4 @@
-//! The floor of the benchmark does what it has to, in the round trips that it claims.
+//! The floor of the benchmark does its work, in the claimed number of round trips.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn the_floor_mirrors_a_directory() {
         let made = counted(&mut || {
             fs::File::create(point.join("new")).unwrap().write_all(&[1; 8192]).unwrap();
         });
-        // lookup, create, flush; the first write ever asks for an attribute that is not there.
+        // lookup, create, flush; the first write ever also requests a missing attribute.
         assert!((3..=4).contains(&(made - plain)), "{made}");
         let made = counted(&mut || {
             fs::File::create(point.join("newer")).unwrap().write_all(&[1; 8192]).unwrap();

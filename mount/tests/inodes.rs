@@ -16,7 +16,7 @@ use std::time::Duration;
 use common::shelf::{Manners, Way};
 use common::{Mounted, each_way};
 
-/// A mapping that is undone at the end.
+/// A mapping that is removed on drop.
 struct Map(*mut libc::c_void, usize);
 
 impl Map {
@@ -77,7 +77,7 @@ fn a_truncating_open_leads_to_another_inode() {
             drop(m.shelf.take_trace());
             let mut writer = OpenOptions::new().write(true).truncate(true).open(&path).unwrap();
             let trace = m.shelf.take_trace().join(" ");
-            // Once to find that the name leads elsewhere now, once to go there.
+            // Two opens: one finds that the name now leads elsewhere, one opens that.
             assert!(trace.ends_with("open lookup lookup open"), "{trace}");
             writer.write_all(&[b'0' + round; 4000]).unwrap();
             assert_ne!(m.shelf.ino_of("f").unwrap(), old);
@@ -106,7 +106,7 @@ fn many_threads_truncate_one_name() {
             for _ in 0..4 {
                 scope.spawn(|| (0..50).for_each(|_| drop(fs::read(&path).unwrap())));
             }
-            // One writer, or a published inode could be replaced twice within one open.
+            // Only one writer: otherwise a published inode could be replaced twice within one open.
             scope.spawn(|| (0..50).for_each(|i| fs::write(&path, format!("round {i}")).unwrap()));
         });
         assert_eq!(fs::read(&path).unwrap(), b"round 49");
@@ -139,7 +139,7 @@ fn shared_and_private_mappings() {
         private.write(0, b"mine alone");
         file.read_exact_at(&mut word, 0).unwrap();
         assert_eq!(word, [0; 15]);
-        // A mapping outlives its descriptor and its name.
+        // A mapping survives its descriptor and its name.
         drop(file);
         fs::remove_file(&path).unwrap();
         shared.write(0, b"still here");
@@ -188,7 +188,7 @@ fn listing_offsets_stay_where_they_are() {
         sorted.dedup();
         assert_eq!(sorted.len(), NAMES);
         assert_eq!(listed(true), all);
-        // A listing with attributes counts lookups, and they come back.
+        // A listing with attributes counts lookups, and the kernel gives them back.
         for entry in fs::read_dir(m.path("")).unwrap() {
             drop(entry.unwrap().metadata());
         }
@@ -197,7 +197,7 @@ fn listing_offsets_stay_where_they_are() {
     });
 }
 
-/// `seekdir` to what `telldir` told leads back to the same name.
+/// `seekdir` to an offset from `telldir` leads back to the same name.
 fn seek_and_tell(m: &Mounted) {
     use std::os::unix::ffi::OsStrExt;
     let path = std::ffi::CString::new(m.path("").as_os_str().as_bytes()).unwrap();

@@ -1,4 +1,4 @@
-//! Mounting, unmounting, dying, and what is known of callers, on real mounts.
+//! Mounting, unmounting, dying, and facts about callers, on real mounts.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -61,7 +61,7 @@ fn serve(user: u32) -> (Child, tempfile::TempDir) {
         chown(dir.path().join(name), Some(user), Some(user)).unwrap();
     }
     chown(dir.path(), Some(user), Some(user)).unwrap();
-    // Where the tests were built is not open to all users.
+    // Other users may not be able to access the build directory.
     let program = dir.path().join("program");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(program);
@@ -77,8 +77,7 @@ fn serve(user: u32) -> (Child, tempfile::TempDir) {
             child = Some(started);
             true
         }
-        // Another test forked while the copy was being written, and its child has not become another
-        // program yet.
+        // Another test forked while the copy was being written, and its child has not executed its program yet.
         Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => false,
         Err(error) => panic!("{error}"),
     });
@@ -116,7 +115,7 @@ fn a_stale_mount_is_cleared() {
     send_signal(child.id(), Signal::Kill).unwrap();
     child.wait().unwrap();
     assert_eq!(fs::metadata(&point).unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
-    // What was passed through goes on.
+    // Passed-through reads continue.
     let mut body = String::new();
     let mut bytes = [0; 64];
     let count = open.read(&mut bytes).unwrap();
@@ -172,7 +171,7 @@ fn unmounting_while_busy() {
     assert_eq!(busy.raw_os_error(), Some(libc::EBUSY));
     m.session.unmount(true).unwrap();
     assert_eq!(mounts::mounted_at(m.session.mount_point()).unwrap(), None);
-    // Its users keep what they have.
+    // Its users keep their open files.
     let mut body = String::new();
     file.read_to_string(&mut body).unwrap();
     assert_eq!(body, "in use");
@@ -180,7 +179,7 @@ fn unmounting_while_busy() {
     drop(file);
     m.session.wait().unwrap();
     assert!(m.session.has_ended());
-    // A second time is no fault, and touches nothing that is mounted there now.
+    // A second unmount is no error, and leaves alone what is mounted there now.
     m.session.unmount(false).unwrap();
 }
 
@@ -215,7 +214,7 @@ fn an_unmount_from_outside_ends_the_session() {
     assert!(done.success());
     m.runtime.block_on(m.session.ended());
     m.session.wait().unwrap();
-    // Another mount at the same place is not ours to undo.
+    // Another mount at the same place is not ours to remove.
     let other = Shelf::new(&m.dir.path().join("store"), Manners::new(Way::Passthrough));
     let options = options(m.session.mount_point(), &m.dir.path().join("store"));
     let other = Session::mount(other, options, m.runtime.handle().clone()).unwrap();
@@ -249,8 +248,8 @@ fn passthrough_is_refused_with_a_reason() {
     let off = Mounted::with(Manners::new(Way::Direct), |options| options.probe_file = None);
     assert_eq!(off.session.abilities().passthrough_refusal, Some("switched off"));
 
-    // A cache directory that is itself on a mount of ours is stacked too deep. Handles that are offered
-    // all the same work, the ordinary way.
+    // A cache directory that is itself on a mount of ours is stacked too deep. Handles with
+    // passthrough still work, with ordinary I/O.
     let below = Mounted::new(Manners::new(Way::Passthrough));
     fs::write(below.path("probe"), "").unwrap();
     let store = below.path("store");
@@ -300,7 +299,7 @@ fn locks_of_flock_come_here_if_asked_for() {
         ];
         assert_eq!(seen, if wanted { &all[..] } else { &[] });
         drop(other);
-        // Nothing waits for the RELEASE that ends it.
+        // No call waits for the RELEASE that ends the lock.
         common::within(Duration::from_secs(5), "the end of a lock", || holder.try_lock().is_ok());
     }
 }
@@ -332,7 +331,7 @@ fn changes_from_elsewhere_are_pushed() {
     assert_eq!(inval.dropped(), 0);
 }
 
-/// Invalidations of a directory whose requests wait for us must hold no caller up.
+/// Invalidations in a directory whose requests wait for us must not block any caller.
 #[test]
 fn invalidations_never_block() {
     if skipped("invalidations_never_block") {
@@ -357,7 +356,7 @@ fn invalidations_never_block() {
     common::within(Duration::from_secs(20), "settling", settled);
 }
 
-/// What FLUSH saw of the process that `script` ran in.
+/// Returns what FLUSH saw of the process that ran `script`.
 fn closer(m: &Mounted, script: &str) -> (u32, Vec<(Option<u32>, bool)>) {
     m.shelf.closers.lock().unwrap().clear();
     let mut child = Command::new("python3")
@@ -386,18 +385,18 @@ const OPEN: &str = "import os, sys, time, threading, signal
 fd = os.open('mnt/f', os.O_WRONLY | os.O_CREAT)
 os.write(fd, b'x')
 ";
-/// Others that are there when the process ends.
+/// Further threads that exist when the process ends.
 const THREADS: &str = "for _ in range(8):
     threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
 ";
 
 #[test]
-fn who_is_being_killed_and_who_is_not() {
-    if skipped("who_is_being_killed_and_who_is_not") {
+fn killed_and_exiting_closers_are_distinguished() {
+    if skipped("killed_and_exiting_closers_are_distinguished") {
         return;
     }
     if Command::new("python3").arg("-V").output().is_err() {
-        return say_skipped("who_is_being_killed_and_who_is_not", "no python3");
+        return say_skipped("killed_and_exiting_closers_are_distinguished", "no python3");
     }
     let wait = |how: &str| format!("print('{how}', flush=True)\ntime.sleep(100)\n");
     let table = [
@@ -424,7 +423,7 @@ fn who_is_being_killed_and_who_is_not() {
             }
         }
     }
-    // A thread other than the first closes.
+    // A thread other than the first closes the file.
     let script = format!(
         "{OPEN}t = threading.Thread(target=os.close, args=(fd,))\nt.start()\nt.join()\nprint('', flush=True)\n"
     );
@@ -432,8 +431,8 @@ fn who_is_being_killed_and_who_is_not() {
     assert_eq!(seen, [(Some(process), false)]);
 }
 
-/// A program that starts another closes what the other must not have from inside `execve`. Looking at it
-/// then the wrong way makes both wait for each other.
+/// A program that starts another closes its close-on-exec files inside `execve`. Reading the wrong
+/// file of `/proc` then makes both wait for each other.
 #[test]
 fn a_close_by_execve_is_a_close() {
     if skipped("a_close_by_execve_is_a_close") {
@@ -446,7 +445,7 @@ fn a_close_by_execve_is_a_close() {
             let mut file = File::create(m.path(format!("f{round}"))).unwrap();
             file.write_all(b"body").unwrap();
             assert!(Command::new("/bin/true").status().unwrap().success());
-            // Through a shell that is replaced, too.
+            // Through a shell that is also replaced.
             let mut shell = Command::new("/bin/sh");
             shell.args(["-c", "exec /bin/echo more"]).stdout(file);
             assert!(shell.status().unwrap().success());
@@ -459,7 +458,7 @@ fn a_close_by_execve_is_a_close() {
     }
 }
 
-/// A file that was handed to a process of another user is closed by it like any other.
+/// A process of another user can close a file that was passed to it, like any other.
 #[test]
 fn a_stranger_may_close_what_it_was_handed() {
     if skipped("a_stranger_may_close_what_it_was_handed") {

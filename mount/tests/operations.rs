@@ -1,4 +1,4 @@
-//! Every operation, once around, on real mounts, for each way of I/O.
+//! Every operation once, on real mounts, for each kind of I/O.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -76,7 +76,7 @@ fn a_removed_file_lives_while_open() {
         let mut body = String::new();
         file.read_to_string(&mut body).unwrap();
         assert_eq!(body, "still here");
-        // Nothing else appears in the directory for it.
+        // The directory shows no replacement for it.
         assert_eq!(fs::read_dir(m.path("")).unwrap().count(), 0);
     });
 }
@@ -224,7 +224,7 @@ fn set_id_bits_go_when_others_write() {
                 .unwrap();
             assert!(done.success());
         };
-        // The path to the mount must be open to the other user as well.
+        // The path to the mount must be accessible to the other user as well.
         fs::set_permissions(m.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         as_other("printf y >> \"$1\"");
         assert_eq!(mode(), 0o777, "after a write");
@@ -396,7 +396,7 @@ fn unnamed_files_and_terminal_questions_are_declined() {
                 OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).open(m.path(""));
             assert_eq!(unnamed.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
         }
-        // What programs fall back to.
+        // The fallback of programs.
         let mut file = tempfile::tempfile_in(m.path("")).unwrap();
         file.write_all(b"x").unwrap();
         // SAFETY: an open descriptor.

@@ -1,7 +1,7 @@
-//! How many requests the kernel makes of us for what programs do: the first lever of speed.
+//! How many requests the kernel sends for the calls of programs, the main factor of speed.
 //!
-//! What is counted here are the calls of the `Vfs`. The question for `security.capability`, one before
-//! the first write of an inode, is answered before it gets there; the session's own counts show it.
+//! Counts the calls of the `Vfs`. The request for `security.capability`, one before the first write
+//! of an inode, is answered before it reaches the `Vfs`; the session's own counts show it.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -30,13 +30,13 @@ fn requests(m: &Mounted, act: impl FnOnce()) -> String {
 
 fn mounted(way: Way, allow_other: bool) -> Mounted {
     let m = Mounted::with(Manners::new(way), |options| options.allow_other = allow_other);
-    // The root's own attributes are asked for once.
+    // The root's own attributes are requested once.
     fs::metadata(m.path("")).unwrap();
     m
 }
 
-/// Lets one test run at a time: a program that another one starts inherits what is open here for a moment,
-/// and gives it back with a FLUSH.
+/// Lets only one test run at a time: a program that another test starts briefly inherits what is
+/// open here, and releases it with a FLUSH.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -62,8 +62,8 @@ fn a_new_file() {
                         OpenOptions::new().write(true).create(true).truncate(true).clone();
                     options.open(&path).unwrap().write_all(&[1; 8192]).unwrap();
                 });
-                // Once the names of a directory have changed, its mode is asked for again before the
-                // next step through it, where the kernel has to look at modes.
+                // After the names of a directory have changed, the kernel requests its mode again
+                // before the next step through it, if it checks modes.
                 let again = if round == 0 { "" } else { again };
                 assert_eq!(seen, format!("{again}{wanted}"), "{way:?} {allow_other}");
             }
@@ -86,8 +86,7 @@ fn further_writes() {
     }
 }
 
-/// One question for `security.capability` for each new file that is written, unless there are no
-/// extended attributes at all.
+/// One request for `security.capability` for each new file that is written, unless extended attributes are off.
 #[test]
 fn questions_for_capabilities() {
     if skipped("questions_for_capabilities") {
@@ -134,7 +133,7 @@ fn a_known_file() {
                 assert_eq!(file.read(&mut body).unwrap(), 0);
             });
             assert_eq!(seen, wanted, "{way:?}");
-            // A read may have changed the time of access.
+            // A read may have changed the access time.
             let seen = requests(&m, || assert!(fs::metadata(&path).unwrap().is_file()));
             assert_eq!(seen, stat, "{way:?}");
             let seen = requests(&m, || assert!(fs::metadata(&path).unwrap().is_file()));
@@ -192,7 +191,7 @@ fn a_temporary_that_is_renamed() {
     assert_eq!(seen, "lookup create flush lookup rename");
 }
 
-/// Where the kernel is not asked to look at modes, what no user may run is still told apart.
+/// If the kernel does not check modes, files that no user may run are still refused.
 #[test]
 fn root_alone_may_all_but_run_what_no_user_may() {
     if skipped("root_alone_may_all_but_run_what_no_user_may") {

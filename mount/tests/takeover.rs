@@ -1,4 +1,4 @@
-//! Several who mount at one place at the same time.
+//! Several daemons that mount at one place at the same time.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
@@ -35,7 +35,7 @@ fn options(point: &Path, name: &str) -> MountOptions {
     }
 }
 
-/// Leaves a mount whose device no process holds any more.
+/// Leaves a mount whose device is closed.
 fn leave_dead(point: &Path) {
     let device = File::options().read(true).write(true).open("/dev/fuse").unwrap();
     let text = |bytes: &[u8]| CString::new(bytes).unwrap();
@@ -53,7 +53,7 @@ fn count_at(point: &Path) -> usize {
     mounts::all().unwrap().iter().filter(|entry| entry.mount_point == point).count()
 }
 
-/// Has all mount at once, and returns who could and what the others were told.
+/// Mounts with all at once, and returns the sessions that succeeded and the errors of the others.
 fn race(dir: &Path, runtime: &tokio::runtime::Runtime) -> (Vec<Session>, Vec<io::Error>) {
     let gate = Barrier::new(RIVALS);
     let mut ended = Vec::new();

@@ -1,9 +1,9 @@
-//! A mount in the background: the same program once more, in a session of its own.
+//! A mount in the background: the same program started again, in a session of its own.
 //!
 //! Owns both ends of starting it. Must never report success before a stat through the mount worked,
 //! and must never leave a half-started daemon behind.
 //!
-//! The child says `ready` on its stdout, or else its error; its stderr is a log file.
+//! The child writes `ready` to its stdout, or else its error; its stderr is a log file.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -25,28 +25,27 @@ use crate::clock::{sleep, within};
 use crate::config::{Flags, Surroundings, log_base, mount_name};
 use crate::daemon::MANAGER_VARIABLES;
 
-/// The option that tells the child what it is.
+/// The option that marks the process as the child.
 pub(super) const DETACHED: &str = "--detached";
 
 /// How long a mount may take to be ready.
 const START_LIMIT: Duration = Duration::from_mins(2);
-/// How long a child that has spoken may take to end.
+/// How long a child that has reported may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
 const READY: &str = "ready\n";
-/// The longest error that is listened to, in bytes.
+/// The longest error that is read, in bytes.
 const ERROR_BYTES_MAX: u64 = 64 * 1024;
-/// A log that has grown beyond this is moved aside at the next start.
+/// A log larger than this is moved aside at the next start.
 const LOG_BYTES_MAX: u64 = 16 << 20;
 const END_POLL: Duration = Duration::from_millis(20);
 
-/// Starts a mount at `point` in the background and returns once it works. Dropping the future ends the
-/// child again.
+/// Starts a mount at `point` in the background and returns when it works. Dropping the future ends the child.
 pub(super) async fn launch(around: &Surroundings, point: &Path, flags: &Flags) -> Outcome<PathBuf> {
     let (log, log_path) = open_log(around, point)?;
     let failed = |error: std::io::Error| Failure::failed(format!("start the daemon: {error}"));
-    // The program itself, even if its file was replaced by a newer one meanwhile.
+    // The running program itself, even if a newer version has replaced its file.
     let mut command = Command::new("/proc/self/exe");
-    // What the service manager promised to us is not the child's.
+    // The service manager's variables are meant for this process, not for the child.
     for variable in MANAGER_VARIABLES.into_iter().chain(["JOURNAL_STREAM"]) {
         command.env_remove(variable);
     }
@@ -83,11 +82,11 @@ pub(super) async fn launch(around: &Surroundings, point: &Path, flags: &Flags) -
     }
 }
 
-/// A child that is not known to be ready yet; ended when this is dropped.
+/// A child that is not known to be ready yet; dropping it ends the child.
 struct Starting(Option<Child>);
 
 impl Starting {
-    /// Returns what the child says until it says `ready` or nothing more.
+    /// Returns the child's output up to `ready` or its end.
     async fn listen(&mut self) -> std::io::Result<String> {
         let Some(out) = self.0.as_mut().and_then(|child| child.stdout.take()) else {
             return Ok(String::new());
@@ -103,7 +102,7 @@ impl Starting {
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
 
-    /// Makes a failure of what the child said before it ended.
+    /// Makes a failure from the output of a child that ended.
     async fn explain(&mut self, text: &str, log: &Path) -> Failure {
         let status = within(END_LIMIT, async {
             loop {
@@ -137,7 +136,7 @@ impl Drop for Starting {
     fn drop(&mut self) {
         let Some(mut child) = self.0.take() else { return };
         if matches!(child.try_wait(), Ok(None)) {
-            // Not reaped yet, so the number is still its own. It unmounts and ends by itself.
+            // Not reaped yet, so the process id is still its own. It unmounts and ends by itself.
             kill_process(Pid::from_child(&child), Signal::TERM).ok();
         }
     }
@@ -161,15 +160,16 @@ fn open_log(around: &Surroundings, point: &Path) -> Outcome<(File, PathBuf)> {
     }
 }
 
-/// The child's end: takes the name that lists of processes show. It was started from a link, and would be
-/// called like that.
+/// In the child: sets the name that lists of processes show. It was started through a link, whose
+/// name they would show otherwise.
 pub(super) fn take_name() {
-    // Only looks suffer if it cannot be had.
+    // Without it, only the displayed name is wrong.
     std::fs::write("/proc/self/comm", "hearthfs").ok();
 }
 
-/// The child's end: leaves the session and the directory of the process that started it. Only once the mount works:
-/// where an automount waits for it, only the process group that makes the mount may touch its directory.
+/// In the child: leaves the session and the directory of the process that started it. Called only
+/// after the mount works: while an automount waits for the mount, only the process group that makes
+/// it may access its directory.
 pub(super) fn detach() {
     let moved = rustix::process::setsid().map(drop).map_err(std::io::Error::from);
     if let Err(error) = moved.and_then(|()| std::env::set_current_dir("/")) {
@@ -177,17 +177,17 @@ pub(super) fn detach() {
     }
 }
 
-/// The child's end: says that the mount works, and lets go of the pipe.
+/// In the child: reports that the mount works, and closes the pipe.
 pub(super) fn say_ready() {
     tell(READY);
 }
 
-/// The child's end: says why there is no mount.
+/// In the child: reports why there is no mount.
 pub(super) fn say_failure(failure: &Failure) {
     tell(&failure.text());
 }
 
-/// The process that started us may be gone; then there is nothing to tell.
+/// Writes to the parent. If that process is gone, there is nothing to report.
 fn tell(text: &str) {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).ok();

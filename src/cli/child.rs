@@ -1,7 +1,7 @@
-//! The command that `run` runs: its signals and its end.
+//! The command that `run` starts: its signals and its end.
 //!
-//! Owns forwarding signals. Must never signal a process that is not the command: its number is used
-//! only while it cannot have been waited for.
+//! Owns forwarding signals. Must never signal a process other than the command: its process id is
+//! used only until it is waited for.
 
 use std::io::ErrorKind;
 use std::os::unix::process::ExitStatusExt as _;
@@ -15,11 +15,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::failure::{Exit, Failure, Outcome};
 use crate::clock::within;
 
-/// What is passed on. A terminal's stop and continue reach the command without us.
+/// The forwarded signals. A terminal's stop and continue reach the command without us.
 const FORWARDED: [Signal; 6] =
     [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM, Signal::USR1, Signal::USR2];
 
-/// How long after the command's end a signal still counts as its own.
+/// For how long after the command's end a signal still belongs to it.
 const AFTERMATH: Duration = Duration::from_millis(50);
 
 /// The signals that this process receives in place of the command.
@@ -27,7 +27,7 @@ const AFTERMATH: Duration = Duration::from_millis(50);
 pub(super) struct ChildSignals(Vec<(Signal, tokio::signal::unix::Signal)>);
 
 impl ChildSignals {
-    /// Begins to listen. What is ignored stays ignored, so that the command inherits that (`nohup`).
+    /// Starts listening. Ignored signals stay ignored, so that the command inherits that (`nohup`).
     pub(super) fn listen() -> Outcome<Self> {
         let ignored = ignored();
         let mut all = Vec::new();
@@ -41,7 +41,7 @@ impl ChildSignals {
         Ok(Self(all))
     }
 
-    /// Returns the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) -> Signal {
         std::future::poll_fn(|context| {
             for (which, stream) in &mut self.0 {
@@ -54,8 +54,8 @@ impl ChildSignals {
         .await
     }
 
-    /// Forgets what has come so far. What ended the command may have been sent to us as well (Ctrl-C),
-    /// and arrive a moment later; it does not mean what we do next.
+    /// Discards the signals so far. What ended the command may have been sent to us as well
+    /// (Ctrl-C), and may arrive a moment later; it is not meant for what we do next.
     pub(super) async fn forget(&mut self) {
         within(AFTERMATH, async {
             loop {
@@ -66,7 +66,7 @@ impl ChildSignals {
         .unwrap_or(());
     }
 
-    /// Returns the next one that asks us to end.
+    /// Waits for the next signal that asks us to end.
     pub(super) async fn next_end(&mut self) -> Signal {
         loop {
             let which = self.next().await;
@@ -77,15 +77,15 @@ impl ChildSignals {
     }
 }
 
-/// The set of ignored signals of this process, as the kernel tells it.
+/// Returns the signals that this process ignores, from `/proc`.
 fn ignored() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let set = text.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The terminal sends Ctrl-C and Ctrl-\ to the command too when both of us are in its foreground;
-/// forwarding would make two of one.
+/// Reports whether the terminal also sent the signal to the command. If both are in its foreground,
+/// it sends Ctrl-C and Ctrl-\ to both, and forwarding would deliver it twice.
 fn came_from_terminal(which: Signal) -> bool {
     if which != Signal::INT && which != Signal::QUIT {
         return false;
@@ -94,7 +94,7 @@ fn came_from_terminal(which: Signal) -> bool {
     rustix::termios::tcgetpgrp(&terminal).is_ok_and(|front| front == getpgrp())
 }
 
-/// A command that is running.
+/// A running command.
 #[derive(Debug)]
 pub(super) struct Running {
     child: Child,
@@ -102,10 +102,10 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts it. The exit statuses of a command that cannot be started are those of a shell.
+    /// Starts the command. If that fails, the exit statuses are those of a shell.
     pub(super) fn start(mut command: Command) -> Outcome<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
-        // Before the command starts, or its end could be missed.
+        // Before the command starts; otherwise its end could be missed.
         let ends = signal(SignalKind::child())
             .map_err(|error| Failure::failed(format!("listen for signals: {error}")))?;
         let child = command.spawn().map_err(|error| {
@@ -118,7 +118,7 @@ impl Running {
         Ok(Self { child, ends })
     }
 
-    /// Waits for its end and passes signals on meanwhile.
+    /// Waits for the command's end and forwards signals meanwhile.
     pub(super) async fn finish(mut self, signals: &mut ChildSignals) -> Outcome<ExitStatus> {
         loop {
             let ended = self.child.try_wait();
@@ -133,8 +133,8 @@ impl Running {
                 _ = self.ends.recv() => {}
                 which = signals.next() => {
                     if !came_from_terminal(which) {
-                        // It may have ended, but its number is its own until it is waited for, and
-                        // that happens nowhere but above.
+                        // It may have ended, but the process id stays its own until it is waited
+                        // for, which happens only above.
                         kill_process(Pid::from_child(&self.child), which).ok();
                     }
                 }

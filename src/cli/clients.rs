@@ -1,4 +1,4 @@
-//! What is set for a command so that the clients in it cache on the mount.
+//! The environment of a command in which clients cache on the mount.
 //!
 //! Owns the decision which variables of the profiles are set. Must never override what the user has set.
 
@@ -8,20 +8,20 @@ use std::path::Path;
 
 use crate::namespace::{Profile, Profiles, Unless};
 
-/// Where the mount is, for what runs in the command.
+/// The variable with the mount point, for programs in the command.
 const MOUNT_VARIABLE: &str = "HEARTHFS_MOUNT";
 
-/// What is to be set for a command that runs on a mount.
+/// The environment for a command that runs on a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct ClientEnvironment {
     /// Variables and their values.
     pub(super) variables: Vec<(String, OsString)>,
-    /// Directories that have to be there, relative to the mount.
+    /// Directories that must exist, relative to the mount.
     pub(super) dirs: Vec<String>,
 }
 
-/// Decides what to set for a command on the mount at `point`, given what the user has set, and whether programs
-/// that compile quickly are to be kept too.
+/// Decides what to set for a command on the mount at `point`, given what the user has set, and
+/// whether clients are told to cache quick compilations too.
 pub(super) fn plan(
     profiles: &Profiles,
     point: &Path,
@@ -52,15 +52,15 @@ pub(super) fn plan(
     plan
 }
 
-/// Reports whether the user has said in another way where a client is to cache.
+/// Reports whether the user has configured in another way where a client caches.
 pub(super) fn said_otherwise(profile: &Profile, set: &BTreeMap<OsString, OsString>) -> bool {
     profile.unless.iter().any(|Unless { variable, holds }| {
         set.get(OsStr::new(variable)).is_some_and(|value| value.to_string_lossy().contains(holds))
     })
 }
 
-/// Explains why a command that found no file has written none, if a client that leaves out quick programs has its
-/// directory on the mount; `set` is what the command was given.
+/// Explains why a command that got no hits published nothing, if a client that does not cache quick
+/// compilations has its directory on the mount; `set` is the command's environment.
 pub(super) fn why_nothing(
     profiles: &Profiles,
     point: &Path,
@@ -219,7 +219,8 @@ mod tests {
         shipped.all().iter().flat_map(|profile| profile.variables.clone()).collect()
     }
 
-    /// Runs the snippet for logins in a shell, as on a mount where all directories work, and returns what it exports.
+    /// Runs the login snippet in a shell, as on a mount where all directories work, and returns the
+    /// variables that it exports.
     fn exported(set: &[(&str, &str)]) -> BTreeMap<String, String> {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/hearthfs.sh");
         let text = std::fs::read_to_string(path).expect("readable");

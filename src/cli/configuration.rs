@@ -88,7 +88,7 @@ pub(super) fn run(command: &Config) -> Outcome<()> {
     }
 }
 
-/// Asks the store, and says what is wrong with it.
+/// Checks the store, and reports what is wrong with it.
 fn connect(loaded: &Loaded) -> Outcome<()> {
     let Some(url) = &loaded.settings.remote.url else {
         note("there is no remote.url, so there is no store to ask");
@@ -103,11 +103,11 @@ fn connect(loaded: &Loaded) -> Outcome<()> {
     Ok(())
 }
 
-/// Writes the effective values as a file that would set them.
+/// Writes the effective values as a configuration file.
 fn file(around: &Surroundings, loaded: &Loaded) -> String {
     let (mut text, mut section) = (String::new(), "");
     for (key, entry) in KEYS.iter().zip(&loaded.effective) {
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         if key.section() != section {
             let gap = if section.is_empty() { "" } else { "\n" };
             section = key.section();

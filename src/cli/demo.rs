@@ -1,8 +1,8 @@
 //! `hearthfs demo`: two nodes on this machine, one shared directory, and a real compiler: cold on the first node, warm on
 //! the second.
 //!
-//! Owns what it starts: whatever happens, it leaves no mount and no process behind. Must never touch the configuration,
-//! the caches or the mounts of the user.
+//! Owns everything that it starts: whatever happens, it leaves no mount and no process behind. Must
+//! never touch the configuration, the caches or the mounts of the user.
 
 mod clients;
 mod process;
@@ -21,7 +21,7 @@ use process::Stop;
 use report::Row;
 use world::World;
 
-/// Set in the environment of the daemons and commands that a demonstration starts: they end with it.
+/// Set in the environment of the daemons and commands that a demonstration starts, which end with it.
 const PART_OF_DEMO: &str = "PART_OF_HEARTHFS_DEMO";
 
 /// Options of `hearthfs demo`.
@@ -36,14 +36,14 @@ pub(super) struct Demo {
     keep: bool,
 }
 
-/// Ends this process when the demonstration does that started it.
+/// Makes this process end together with the demonstration that started it.
 pub(super) fn end_with_demo() {
     if std::env::var_os(PART_OF_DEMO).is_some() {
         process::end_with_parent();
     }
 }
 
-/// Runs the command. The status says whether the second node compiled nothing.
+/// Runs the command. The exit status says whether the second node compiled nothing.
 pub(super) fn run(command: &Demo) -> Outcome<ExitCode> {
     let stop = Stop::on_signals()?;
     world::check_machine()?;
@@ -68,7 +68,7 @@ pub(super) fn run(command: &Demo) -> Outcome<ExitCode> {
     Ok(if verdict.good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Says what goes on, on stderr.
+/// Reports progress on stderr.
 fn say(what: std::fmt::Arguments<'_>) {
     note(&what.to_string());
 }

@@ -1,7 +1,7 @@
-//! The directories that a mount needs, looked at before anything is changed.
+//! Checks the directories that a mount needs, before anything is changed.
 //!
-//! Owns the checks of how the cache directory, the mount and a shared directory may lie to each other.
-//! Must never create any of them.
+//! Owns the checks of how the cache directory, the mount and a shared directory may be nested. Must
+//! never create any of them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub(super) fn check(settings: &Settings, point: &Path) -> Outcome<()> {
     let cache = &settings.local.cache_dir;
     let mounts = Mounts::read()?;
     apart("the cache directory", cache, point)?;
-    // Before it is touched: that mount may be a stuck one.
+    // Before the directory is accessed: that mount may be stuck.
     not_on_a_mount("the cache directory", cache, &mounts)?;
     check_cache(cache, settings)?;
     if let Some(dir) = settings.remote.url.as_ref().and_then(RemoteUrl::directory) {
@@ -27,7 +27,7 @@ pub(super) fn check(settings: &Settings, point: &Path) -> Outcome<()> {
     Ok(())
 }
 
-/// The daemon that reads its own mount waits for itself.
+/// A daemon that reads its own mount would wait for itself.
 fn apart(what: &str, dir: &Path, point: &Path) -> Outcome<()> {
     let (shown, mount) = (dir.display(), point.display());
     if is_inside(dir, point) {
@@ -68,7 +68,7 @@ fn check_cache(cache: &Path, settings: &Settings) -> Outcome<()> {
             format!("the cache directory {shown}: cannot write to {}: {error}", there.display());
         return Err(Failure::refused(refused).hint("choose another with --cache-dir"));
     }
-    // A cache that is there already may have filled the disk itself, and still serves.
+    // An existing cache may have filled the disk itself, and can still be served.
     if there == cache && cache.join("v1").exists() {
         return Ok(());
     }
@@ -94,7 +94,7 @@ fn check_cache(cache: &Path, settings: &Settings) -> Outcome<()> {
     Ok(())
 }
 
-/// Returns the path itself, or the nearest directory above it that exists.
+/// Returns the path itself, or its nearest existing ancestor.
 pub(super) fn nearest_existing(path: &Path) -> PathBuf {
     let found = path.ancestors().find(|above| std::fs::symlink_metadata(above).is_ok());
     found.unwrap_or(Path::new("/")).to_owned()

@@ -1,7 +1,7 @@
 //! `hearthfs doctor`.
 //!
-//! Owns the order of the checks and how they are told. Must never change what it looks at, but for the one object by which the
-//! rights on a store are tried, and never print a secret or a name raw.
+//! Owns the order of the checks and how they are printed. Must never change what it checks, except for
+//! the one object with which the rights on a store are tried, and never print a secret or a raw name.
 
 mod clients;
 mod finding;
@@ -60,11 +60,11 @@ struct DoctorJson<'a> {
     checks: &'a [Finding],
 }
 
-/// What is checked.
+/// The subject of the checks.
 struct Subject {
     settings: Option<Settings>,
     point: Option<PathBuf>,
-    /// What is at the mount point, or why it can be none.
+    /// What is at the mount point, or why nothing can be mounted there.
     state: Option<Outcome<State>>,
     findings: Vec<Finding>,
 }
@@ -78,7 +78,7 @@ pub(super) fn run(command: &Doctor) -> Outcome<ExitCode> {
         Some(Ok(State::Live(found))) => Some(&found.1),
         _ => None,
     };
-    // A user of the mount of another user mounts nothing.
+    // A user of another user's mount does not mount anything.
     findings.extend(match &state {
         Some(Ok(State::Foreign)) => machine::check_for_users(),
         _ => machine::check(&around, settings.as_ref(), status),
@@ -124,7 +124,7 @@ fn number(findings: &[Finding], verdict: Verdict) -> usize {
     findings.iter().filter(|finding| finding.result == verdict).count()
 }
 
-/// Finds out what is to be looked at: the configuration, the mount point, and the daemon if one serves it.
+/// Determines what to check: the configuration, the mount point, and the daemon if one serves it.
 async fn subject(around: &Surroundings, command: &Doctor) -> Outcome<Subject> {
     let mounts = Mounts::read()?;
     let typed = command.dir.as_ref().map(|dir| point::absolute(around, dir));
@@ -138,7 +138,7 @@ async fn subject(around: &Surroundings, command: &Doctor) -> Outcome<Subject> {
     if settings.as_ref().is_some_and(|settings| settings.mount.directory.is_none())
         && let Some(point) = &point
     {
-        // The default of the cache directory goes by the mount point.
+        // The default of the cache directory depends on the mount point.
         findings.clear();
         settings = load(&flags, around, Some(point), &mut findings);
     }
@@ -152,7 +152,7 @@ async fn subject(around: &Surroundings, command: &Doctor) -> Outcome<Subject> {
     Ok(Subject { settings, point, state, findings })
 }
 
-/// Returns the mount that the environment names, or the only one that there is.
+/// Returns the mount that the environment names, or the only one that exists.
 fn only_mount(around: &Surroundings, mounts: &Mounts) -> Option<PathBuf> {
     if let Some(dir) = around.directory("HEARTHFS_MOUNT") {
         return Some(dir);
@@ -192,7 +192,7 @@ fn load(
     Some(loaded.settings)
 }
 
-/// Takes over what a mount that is there goes by, which may have been started with other settings.
+/// Takes over the settings of an existing mount, which may have been started with others.
 fn go_by_mount(settings: &mut Settings, status: &Status) -> Option<Finding> {
     let configured = settings.remote.url.as_ref().map(ToString::to_string);
     settings.remote.url = status.remote.as_ref().and_then(|url| url.parse().ok());
@@ -219,7 +219,7 @@ fn go_by_mount(settings: &mut Settings, status: &Status) -> Option<Finding> {
 /// Writes the findings for people, theme by theme.
 fn text(findings: &[Finding]) -> String {
     let mut text = String::new();
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     for theme in Theme::ALL {
         writeln!(text, "{}", theme.title()).ok();
         let of_theme = findings.iter().filter(|finding| finding.theme == theme);
@@ -245,7 +245,7 @@ fn text(findings: &[Finding]) -> String {
     text
 }
 
-/// Says what is wrong with the store that settings name, and what to do about it; returns whether anything is.
+/// Prints what is wrong with the store of the settings, and a remedy; returns whether anything is.
 pub(super) async fn tell_store(settings: &Settings, asking: Asking) -> bool {
     let findings = store::look(settings, asking).await;
     let wrong: Vec<&Finding> =
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_that_is_there_says_what_it_goes_by() {
+    fn an_existing_mount_reports_its_settings() {
         let mut settings = Settings::default();
         settings.remote.url = "file:///configured".parse().ok();
         let status = Status {

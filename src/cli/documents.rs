@@ -1,7 +1,7 @@
-//! What the documents say of settings and commands is what there is.
+//! Checks that the documents about settings and commands match the program.
 //!
-//! Owns the text of what is made of other things: `docs/configuration.md`, of the table of keys and the annotated
-//! file; `docs/clients.md` and the snippets for logins and units, of the profiles of clients.
+//! Owns the text of the generated documents: `docs/configuration.md`, from the table of keys and the
+//! annotated file; `docs/clients.md` and the snippets for logins and units, from the profiles of clients.
 
 mod clients;
 mod kubernetes;
@@ -14,7 +14,7 @@ use super::options::OWN_FLAGS;
 use super::run::SHORT_COMPILES;
 use crate::config::{KEYS, Key};
 
-/// Tells the test to write the document instead of comparing it.
+/// Makes the test write the document instead of comparing it.
 const WRITE: &str = "HEARTHFS_WRITE_DOCUMENTS";
 
 const LINE_CHARS_MAX: usize = 110;
@@ -27,7 +27,7 @@ fn read(name: &str) -> String {
     std::fs::read_to_string(root().join(name)).unwrap_or_default()
 }
 
-/// Returns the paragraphs of the file's head, and what it says above each key.
+/// Returns the paragraphs of the file's head, and the comment above each key.
 fn annotations(text: &str) -> (Vec<String>, BTreeMap<String, String>) {
     let (mut head, mut of_keys) = (Vec::new(), BTreeMap::new());
     let (mut section, mut said) = (String::new(), Vec::new());
@@ -68,7 +68,7 @@ fn rows(key: &Key) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// Breaks a paragraph into lines, and hides what would be taken for markup.
+/// Breaks a paragraph into lines, and escapes markup.
 fn paragraph(text: &str) -> String {
     let (mut lines, mut length) = (String::new(), 0);
     for word in text.replace('<', "&lt;").split_whitespace() {
@@ -102,7 +102,7 @@ fn configuration() -> String {
             text.extend(["\n## [", section, "]\n"]);
         }
         let about = of_keys.get(key.name).map(String::as_str).unwrap_or_default();
-        // It has a row of its own.
+        // The variable has a row of its own.
         let about = about.split(" Environment: ").next().unwrap_or_default();
         text.extend(["\n### ", key.name, "\n\n", &paragraph(about), "\n| | |\n|---|---|\n"]);
         for (name, value) in rows(key) {
@@ -112,7 +112,7 @@ fn configuration() -> String {
     text
 }
 
-/// Compares a file with what it is made of, or writes it.
+/// Compares a file with its generated text, or writes it.
 fn is_up_to_date(file: &str, made: &str, of: &str) {
     if std::env::var_os(WRITE).is_some() {
         std::fs::write(root().join(file), made).expect("written");
@@ -147,7 +147,7 @@ fn the_document_of_the_configuration_is_up_to_date() {
     is_up_to_date("docs/configuration.md", &made, "the keys and systemd/hearthfs.toml");
 }
 
-/// Returns the commands of ours in the shell blocks of a document.
+/// Returns the hearthfs commands in the shell blocks of a document.
 fn commands(text: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
     for block in text.split("```sh\n").skip(1) {

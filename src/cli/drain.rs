@@ -27,7 +27,7 @@ pub(super) fn run(command: &Drain) -> Outcome<()> {
     until_remote(&around, &point::absolute(&around, &command.dir), command.timeout)
 }
 
-/// Waits until all that was published before is remote, for at most `limit`; `path` (resolved) lies on the mount.
+/// Waits until everything published before is uploaded, for at most `limit`; `path` (resolved) is on the mount.
 pub(super) fn until_remote(around: &Surroundings, path: &Path, limit: Duration) -> Outcome<()> {
     wait(async {
         let (mut client, status) = status::find(around, path).await?;

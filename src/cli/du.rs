@@ -16,11 +16,11 @@ use super::output::{Progress, data, note};
 use crate::config::{ByteSize, Surroundings};
 use crate::namespace::Bytes;
 
-/// The most rows. What does not fit is counted in one.
+/// The most rows. One further row counts the rest.
 const ROWS_MAX: usize = 10_000;
-/// The most files with several names of which it is remembered that they were counted.
+/// The most files with several names that are tracked, so that each is counted once.
 const LINKED_MAX: usize = 1_000_000;
-/// The row of what has no row of its own.
+/// The row for everything without a row of its own.
 const OTHERS: &str = "(others)";
 
 /// Options of `hearthfs du`.
@@ -53,13 +53,13 @@ enum By {
 /// The sums of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 struct RowSum {
-    /// Regular files; of hard links each once.
+    /// Regular files; each group of hard links counts once.
     files: u64,
     /// Their bytes.
     bytes: u64,
     /// Of these, bytes that are on this node.
     local_bytes: u64,
-    /// Files of which it is not told where their bytes are.
+    /// Files whose location is unknown.
     untold: u64,
 }
 
@@ -86,11 +86,11 @@ struct DuRow {
     sum: RowSum,
 }
 
-/// The counting.
+/// The state of the count.
 struct DuCount<'a> {
     query: &'a Query,
     by: By,
-    /// How many names of a path make its row.
+    /// How many names of a path identify its row.
     depth: usize,
     rows: BTreeMap<String, RowSum>,
     total: RowSum,
@@ -171,7 +171,7 @@ impl DuCount<'_> {
         self.progress.say(|| format!("{} files, {}", total.files, ByteSize(total.bytes).human()));
     }
 
-    /// Returns the row in which a file counts.
+    /// Returns the row of a file.
     fn name(&self, hit: &Hit<'_>, entry: &Entry) -> String {
         let facts = entry.facts.as_ref();
         match self.by {
@@ -188,7 +188,7 @@ impl DuCount<'_> {
     }
 }
 
-/// Writes a line for each row, the largest first, and one for all.
+/// Writes a line for each row, the largest first, and a total.
 fn table(report: &DuJson) -> String {
     let line = |sum: &RowSum, name: &str| {
         let human = |bytes| ByteSize(bytes).human();

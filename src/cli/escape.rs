@@ -1,13 +1,13 @@
 //! Names for people and for scripts.
 //!
-//! A name on the mount is any bytes, and another user has chosen them. Owns the form in which it is printed. Must never print a
-//! control character, or what changes the order or the presence of other characters on a terminal.
+//! A name on the mount is any bytes, and another user may have chosen it. Owns the form in which it is
+//! printed. Must never print a control character, or a character that reorders or hides others on a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Writes a name or a path so that it can be shown on a terminal and taken back as an argument: `\n`, `\x1b`, `\xff` for a byte
-/// that is not text, `\u{202e}`, and `\\` for a backslash.
+/// Writes a name or a path so that a terminal can show it and a command accepts it as an argument:
+/// `\n`, `\x1b`, `\xff` for a byte that is not text, `\u{202e}`, and `\\` for a backslash.
 pub(super) fn printed(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
@@ -31,18 +31,19 @@ fn push(text: &mut String, c: char) {
         '\t' => text.push_str("\\t"),
         '\r' => text.push_str("\\r"),
         c if !is_harmful(c) => text.push(c),
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         c if c.is_ascii() => drop(write!(text, "\\x{:02x}", u32::from(c))),
         c => drop(write!(text, "\\u{{{:x}}}", u32::from(c))),
     }
 }
 
-/// Makes one line of a text that others have a part in, such as what a store or another node says.
+/// Turns a text that others can influence, such as a message of a store or another node, into one
+/// harmless line.
 pub(super) fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// Makes lines harmless that others have a part in; what ends lines stays.
+/// Makes text harmless that others can influence; keeps line ends.
 pub(super) fn tame(text: &str) -> Cow<'_, str> {
     escaped(text, |c| matches!(c, '\n' | '\t'))
 }
@@ -59,8 +60,8 @@ fn escaped(text: &str, stays: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Reports whether a terminal would not show a character but do something: control characters, and those that are not to be seen
-/// or reorder others.
+/// Reports whether a terminal would act on a character instead of showing it: control characters,
+/// and those that are invisible or reorder others.
 pub(super) fn is_harmful(c: char) -> bool {
     c.is_control()
         || matches!(c,

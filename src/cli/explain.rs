@@ -1,6 +1,6 @@
 //! `hearthfs explain`.
 //!
-//! Owns how answers are shown. Must never look a name up that it is asked about: that would be a miss of its own.
+//! Owns how answers are shown. Must never look up the name in question: that would be a miss of its own.
 
 mod ask;
 mod words;
@@ -117,7 +117,7 @@ impl PathJson {
         let bytes = path.as_os_str().as_bytes();
         let hex = || {
             bytes.iter().fold(String::new(), |mut text, byte| {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 write!(text, "{byte:02x}").ok();
                 text
             })
@@ -166,7 +166,7 @@ pub(super) fn run(command: &Explain) -> Outcome<()> {
     data(&table(&misses))
 }
 
-/// Returns the path on this machine of what a daemon has named.
+/// Returns the path on this machine for a path from a daemon.
 fn place_of(point: &Path, hex: &str) -> PathBuf {
     let path = path_of_hex(hex).unwrap_or_default();
     path.components()
@@ -211,14 +211,14 @@ fn said<'a>(point: &Path, path: &Path, explained: &'a Explained) -> ExplainJson<
     }
 }
 
-/// Writes an answer for people. Paths and words are those of a daemon, which may be another user's.
+/// Writes an answer for people. Paths and words come from a daemon, which may be another user's.
 fn text(said: &ExplainJson<'_>, explained: &Explained) -> String {
     let path = |shown: &PathJson| match &shown.path_hex {
         Some(hex) => printed(&bytes_of(hex)),
         None => printed(shown.path.as_bytes()),
     };
     let mut text = format!("{}\n", path(&said.path));
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let mut row = |name: &str, value: &str| {
         writeln!(text, "  {name:<8} {value}").ok();
     };
@@ -249,7 +249,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     pairs.iter().filter_map(byte).collect()
 }
 
-/// Writes a list for people, and a remedy for each reason in it.
+/// Writes a list for people, with a remedy for each reason in it.
 fn table(misses: &[MissJson]) -> String {
     if misses.is_empty() {
         return String::new();

@@ -71,7 +71,7 @@ pub(super) fn run(command: &Export) -> Outcome<()> {
         globs,
         overwrite: command.overwrite,
         dry_run: command.dry_run,
-        // Units that are only read take no room.
+        // Units that are only read need no room.
         unit_bytes: u64::MAX,
         bytes_max: u64::MAX,
     };

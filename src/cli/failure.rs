@@ -1,4 +1,4 @@
-//! How a command ends when it does not succeed.
+//! How a command fails.
 //!
 //! Owns the exit statuses, which scripts rely on, and the form of messages. Must never print data.
 
@@ -8,22 +8,22 @@ use super::escape::tame;
 use crate::config::Refusal;
 use crate::error::{Error, Kind};
 
-/// The exit status of a command that did not succeed.
+/// The exit status of a command that failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Exit {
-    /// It was tried and failed.
+    /// It was attempted and failed.
     Failed = 1,
-    /// It was not tried: usage, configuration, environment.
+    /// It was not attempted: usage, configuration, environment.
     Refused = 2,
-    /// There is no mount to do it with.
+    /// There is no mount for it.
     NotMounted = 3,
-    /// `run`: the command is there and cannot be executed.
+    /// `run`: the command exists and cannot be executed.
     NotExecutable = 126,
     /// `run`: there is no such command.
     NoCommand = 127,
 }
 
-/// Why a command did not succeed, and what to do about it.
+/// Why a command failed, and what to do about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Failure {
     pub(super) exit: Exit,
@@ -57,8 +57,7 @@ impl Failure {
         self
     }
 
-    /// Makes a failure of an error that came up before anything was changed: what the user can put
-    /// right is a refusal.
+    /// Makes a failure from an error before any change: an error that the user can fix is a refusal.
     pub(super) fn at_start(error: &Error) -> Self {
         let exit = match error.kind() {
             Kind::NotFound
@@ -77,12 +76,13 @@ impl Failure {
         Self::new(exit, error.chain())
     }
 
-    /// Returns the lines for stderr. What others have a part in, such as a path, does nothing to a terminal.
+    /// Returns the lines for stderr. Text that others can influence, such as a path, is made
+    /// harmless for a terminal.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
         for (label, lines) in [("error", &self.messages), ("hint", &self.hints)] {
             for line in lines {
-                // Writing to a string does not fail.
+                // Writing to a string cannot fail.
                 writeln!(text, "{label}: {}", tame(line)).ok();
             }
         }

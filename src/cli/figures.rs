@@ -1,6 +1,6 @@
-//! What the cache was worth, in words, and how a user of the mount reads it.
+//! The savings of the cache, in words, and how a user of the mount reads them.
 //!
-//! Owns the lines that `run` and `status` print. Must never ask a mount without a limit of time.
+//! Owns the lines that `run` and `status` print. Must never send a request to a mount without a time limit.
 
 use std::path::Path;
 
@@ -12,10 +12,10 @@ use super::point::answer;
 use crate::metrics::{ClientFigures, Figures};
 use crate::namespace::{FIGURES_NAME, UNCOUNTED_NAME};
 
-/// The most that the kernel takes as an attribute.
+/// The kernel's limit for an attribute.
 const BYTES_MAX: usize = 64 << 10;
 
-/// Reads the figures through the mount at a place: every user of it may.
+/// Reads the figures through the mount at a path; every user of it may.
 pub(super) fn through_mount(point: &Path) -> Outcome<Figures> {
     let asked = {
         let point = point.to_owned();
@@ -32,15 +32,15 @@ pub(super) fn through_mount(point: &Path) -> Outcome<Figures> {
     })
 }
 
-/// Leaves this process out of the figures of the mount at a place: a copy is no use of the cache. Where the mount knows nothing of
-/// that, it counts.
+/// Excludes this process from the figures of the mount at a path: a copy does not use the cache. A
+/// mount that does not support this counts the process.
 pub(super) fn leave_out(point: &Path) -> Outcome<()> {
     let asked = point.to_owned();
-    // An error says the same as an older daemon.
+    // An error has the same meaning as an older daemon.
     answer(point, move || getxattr(&asked, UNCOUNTED_NAME, &mut [0; 1][..]).is_ok()).map(drop)
 }
 
-/// Says in four lines what the cache was worth; `published` follows what was published.
+/// Describes in four lines what the cache saved; `published` is appended to the line about publishes.
 pub(super) fn lines(figures: &Figures, published: &str) -> [String; 4] {
     let all = ClientFigures::sum(figures);
     let line = |what: String, read: fn(&ClientFigures) -> u64, tell: fn(u64) -> String| {
@@ -57,7 +57,7 @@ pub(super) fn lines(figures: &Figures, published: &str) -> [String; 4] {
     ]
 }
 
-/// Says what each client has of a figure, where there are several clients.
+/// Lists a figure for each client, if there are several.
 fn by_client(
     figures: &Figures,
     read: fn(&ClientFigures) -> u64,

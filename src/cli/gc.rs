@@ -40,7 +40,7 @@ pub(super) fn run(command: &GcCommand) -> Outcome<()> {
     let report = wait(async {
         let collector = daemon::collector(&chosen.settings, asked).await;
         let collector = collector.map_err(|error| Failure::at_start(&error))?;
-        // Before anything goes by it.
+        // Before anything uses the expiry.
         if let Some(text) = difference(collector.declared(), collector.expiry(), &chosen) {
             note(&format!("warning: {text}"));
         }
@@ -61,7 +61,7 @@ pub(super) fn run(command: &GcCommand) -> Outcome<()> {
         .hint("check that the credentials may delete; what was left is tried again next time"))
 }
 
-/// Says that the expiry that counts is not the only one that was named.
+/// Describes which of several expiries applies, if there is a difference.
 fn difference(declared: Declared, counts: Option<Duration>, chosen: &Chosen) -> Option<String> {
     let url = chosen.settings.remote.url.as_ref()?;
     let (own, counts) = (format_age(chosen.settings.expiry.age), format_age(counts));
@@ -88,7 +88,7 @@ fn difference(declared: Declared, counts: Option<Duration>, chosen: &Chosen) -> 
 /// Writes the report for people.
 fn text(report: &Collected) -> String {
     use std::fmt::Write as _;
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let mut out = format!("{:<13} {}\n", "expiry", report.expiry);
     let mut line = |verb: &str, objects: u64, bytes: u64, kind: &str, why: &str| {
         let size = ByteSize(bytes).human();

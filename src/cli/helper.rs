@@ -1,7 +1,7 @@
 //! `mount.hearthfs`: this program as mount(8) calls it.
 //!
-//! Owns the helper's arguments, the meaning of its options, and its exit statuses. Must never mount in
-//! another way than `hearthfs mount --background` does.
+//! Owns the helper's arguments, the meaning of its options, and its exit statuses. Must never mount
+//! in another way than `hearthfs mount --background` does.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -31,11 +31,11 @@ enum MountExit {
     Mount = 32,
 }
 
-/// Sources that name no store: a cache on this node only, or what the configuration says.
+/// Sources that name no store: a cache only on this node, or what the configuration says.
 const NO_STORE: [&str; 2] = ["none", "hearthfs"];
 
-/// Options that mean nothing here, or what is the case anyway: the helper is run when they have done their
-/// work, or the cache has no access times, devices or programs with set-uid bits.
+/// Options without effect: mount(8) has handled them before the helper runs, or they hold anyway,
+/// because the cache has no access times, devices or set-uid programs.
 const WITHOUT_EFFECT: [&str; 34] = [
     "defaults",
     "rw",
@@ -72,17 +72,17 @@ const WITHOUT_EFFECT: [&str; 34] = [
     "silent",
     "loud",
 ];
-/// The same, with a value or a longer name.
+/// The same, for options with a value or a longer name.
 const WITHOUT_EFFECT_BEGIN: [&str; 4] = ["x-", "X-", "comment=", "user="];
 
-/// Options that would not hold, each with the reason.
+/// Options that cannot be honoured, each with the reason.
 const REFUSED: [(&str, &str); 3] = [
     ("suid", "set-uid bits never count on a hearthfs mount"),
     ("dev", "device files never work on a hearthfs mount"),
     ("remount", "a mount cannot be changed; unmount it and mount again"),
 ];
 
-/// What mount(8) asks for.
+/// The request of mount(8).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct HelperRequest {
     source: String,
@@ -90,12 +90,12 @@ struct HelperRequest {
     options: Vec<String>,
     /// Only check.
     fake: bool,
-    /// Pass over unknown options.
+    /// Ignore unknown options.
     sloppy: bool,
     verbose: bool,
 }
 
-/// What the options mean.
+/// The meaning of the options.
 #[derive(Clone, Debug, Default)]
 struct Meaning {
     flags: Flags,
@@ -107,7 +107,7 @@ pub(super) fn is_called_as(program: Option<&OsStr>) -> bool {
     program.map(Path::new).and_then(Path::file_name) == Some(OsStr::new(NAME))
 }
 
-/// Mounts as mount(8) asks; returns its exit status.
+/// Mounts as mount(8) requests; returns its exit status.
 pub(super) fn main(args: impl Iterator<Item = OsString>) -> ExitCode {
     let end = mount(args).unwrap_or_else(|(end, failure)| {
         note(failure.text().trim_end());
@@ -125,7 +125,7 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<MountExit, (MountExit, 
         let refused = Failure::refused("`noexec` needs root").hint("add the option `exec`");
         return Err(usage(refused));
     }
-    // Whatever is wrong with the settings is the caller's to put right.
+    // Whatever is wrong with the settings, the caller has to fix it.
     point::settle(&around, Some(&asked.dir), &meaning.flags).map_err(usage)?;
     point::check_fuse(&around).map_err(|failure| (MountExit::System, failure))?;
     let failed = |failure| (MountExit::Mount, failure);
@@ -147,7 +147,7 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<MountExit, (MountExit, 
     Ok(MountExit::Done)
 }
 
-/// Adds `noexec` to a mount that is there.
+/// Adds `noexec` to an existing mount.
 fn forbid_programs(point: &Path, read_only: bool) -> Outcome<()> {
     let mut flags = MountFlags::BIND
         | MountFlags::NOEXEC
@@ -161,7 +161,7 @@ fn forbid_programs(point: &Path, read_only: bool) -> Outcome<()> {
         .map_err(|error| Failure::failed(format!("set noexec on {}: {error}", point.display())))
 }
 
-/// Reads the helper's arguments: options may stand anywhere.
+/// Parses the helper's arguments: options may be anywhere.
 fn parse(args: impl Iterator<Item = OsString>) -> Outcome<HelperRequest> {
     let refused = |what: String| Failure::refused(what).hint(USAGE);
     let mut asked = HelperRequest::default();
@@ -203,7 +203,7 @@ fn parse(args: impl Iterator<Item = OsString>) -> Outcome<HelperRequest> {
     Ok(asked)
 }
 
-/// Splits a list of options at its commas; what stands between quotes is one piece.
+/// Splits a list of options at its commas; a quoted part is one piece.
 fn split(list: &str) -> Result<Vec<String>, String> {
     let (mut all, mut one, mut quoted) = (Vec::new(), String::new(), false);
     for letter in list.chars() {
@@ -221,7 +221,7 @@ fn split(list: &str) -> Result<Vec<String>, String> {
     Ok(all)
 }
 
-/// Finds out what the source and the options mean.
+/// Determines the meaning of the source and the options.
 fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
     let mut meaning = Meaning::default();
     let mut set = |key: &str, value: &str, flag: &str| {
@@ -246,7 +246,7 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
             continue;
         }
         if let Some((_, why)) = REFUSED.iter().find(|(refused, _)| *refused == option) {
-            return Err(Failure::refused(format!("the option `{option}` cannot be had: {why}")));
+            return Err(Failure::refused(format!("the option `{option}` is not supported: {why}")));
         }
         match (option.as_str(), key(name), value) {
             ("ro", ..) => set("mount.writes", "none", "-o ro"),
@@ -267,8 +267,8 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
     Ok(meaning)
 }
 
-/// Finds a key by its full name, or by its last part where no other key has the same. What the two
-/// arguments say is no option.
+/// Finds a key by its full name, or by its last part if that is unique. The two positional
+/// arguments are no options.
 pub(super) fn key(name: &str) -> Option<&'static Key> {
     let known = || KEYS.iter().filter(|key| !["remote.url", "mount.directory"].contains(&key.name));
     if let Some(key) = known().find(|key| key.name == name) {

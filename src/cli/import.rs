@@ -79,7 +79,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
     drop(turn);
     match command.drain {
         _ if command.dry_run => copied,
-        // Files that were imported are drained although others have failed.
+        // Imported files are drained even if others have failed.
         Some(limit) => both(copied, drain::until_remote(&around, &on.point, limit)),
         None => {
             let point = on.point.display();
@@ -89,7 +89,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
     }
 }
 
-/// Returns the failures of two steps as one. The exit status is that of the first.
+/// Combines the failures of two steps. The exit status is that of the first.
 fn both(one: Outcome<()>, other: Outcome<()>) -> Outcome<()> {
     match (one, other) {
         (Err(mut one), Err(other)) => {
@@ -101,7 +101,8 @@ fn both(one: Outcome<()>, other: Outcome<()>) -> Outcome<()> {
     }
 }
 
-/// Clears the umask, so that files get the modes that this process asks for. It is for all threads: those that copy start later.
+/// Clears the umask, so that files get exactly the modes that this process requests. Applies to all
+/// threads: those that copy start later.
 pub(super) fn exact_modes() {
     rustix::process::umask(rustix::fs::Mode::empty());
 }

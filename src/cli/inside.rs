@@ -1,11 +1,11 @@
-//! Looking into a mount: what `ls`, `stat`, `du` and `rm` have in common.
+//! The common part of `ls`, `stat`, `du` and `rm`, which look into a mount.
 //!
-//! These are ordinary programs on the mount: the kernel decides which names the user may see, change and remove, and the daemon
-//! is asked, through the same calls, only for what the kernel does not show. So a user learns and does no more by them than by
-//! `ls`, `stat` and `rm`.
+//! These are ordinary programs on the mount. The kernel decides which names the user may see,
+//! change and remove. The daemon is asked, through the same calls, only for what the kernel does
+//! not show. So a user can learn and do no more with them than with `ls`, `stat` and `rm`.
 //!
-//! Owns which names an argument stands for, and their walk. Must never hold a list of the names of a tree, follow a link, or leave
-//! the mount.
+//! Owns which names an argument stands for, and the walk. Must never hold a list of the names of a
+//! tree, follow a link, or leave the mount.
 
 mod entry;
 mod glob;

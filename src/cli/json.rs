@@ -1,4 +1,4 @@
-//! JSON for scripts, harmless where a terminal shows it.
+//! JSON for scripts that is also harmless on a terminal.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,8 @@ fn failed(error: &serde_json::Error) -> Failure {
     Failure::failed(format!("write it as JSON: {error}"))
 }
 
-/// Escapes what may stand in a string of JSON and is still harmful on a terminal. Outside of strings there is no such character.
+/// Escapes characters that are valid in a JSON string but harmful on a terminal. They cannot occur
+/// outside strings.
 fn harmless(json: &str) -> String {
     let mut text = String::with_capacity(json.len());
     for c in json.chars() {

@@ -42,9 +42,9 @@ pub(super) struct Looking {
 struct VerifyJson<'a> {
     #[serde(flatten)]
     report: &'a RulesCheck,
-    /// The expiry that hearthfs.json declares; `none` where it says nothing or cannot be read.
+    /// The expiry that hearthfs.json declares; `none` if it declares none or cannot be read.
     declared: String,
-    /// Whether all is as it should be.
+    /// Whether everything is as it should be.
     agrees: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn run(command: &LifecycleCommand) -> Outcome<()> {
     | LifecycleCommand::Remove(store)) = command;
     let mut chosen = store.settings()?;
     wait(async {
-        // It refuses what is no address, before a server is asked.
+        // This refuses an invalid address before a server is asked.
         let mut rules = open(&chosen.settings)?;
         let known = match command {
             LifecycleCommand::Remove(_) => Ok(Declared::Unknown),
@@ -83,7 +83,7 @@ fn open(settings: &Settings) -> Outcome<Lifecycle> {
     daemon::lifecycle(settings).map_err(|error| Failure::at_start(&error))
 }
 
-/// Returns what the store says of how long its entries live. `NotFound` is a place where no mount has been yet.
+/// Returns the expiry that the store declares. `NotFound` means a place that was never mounted.
 async fn declared_by_store(settings: &Settings) -> Result<Declared, Error> {
     let store = daemon::store(settings, &Clock::system())?.read_only();
     let missing = || store.url().directory().is_some_and(|dir| !dir.exists());
@@ -95,7 +95,7 @@ async fn declared_by_store(settings: &Settings) -> Result<Declared, Error> {
     }
 }
 
-/// Says that it is not known which expiry the store declares, where that would have counted.
+/// Notes that the store's declared expiry is unknown, if it would have counted.
 fn note_unknown(error: Option<&Error>, chosen: &Chosen) {
     if let Some(error) = error.filter(|error| !is_empty_place(error))
         && chosen.expiry_by.is_none()
@@ -162,13 +162,13 @@ async fn apply(rules: &Lifecycle, chosen: &Chosen, known: Result<Declared, Error
             note(&why);
             Ok(())
         }
-        // Half of it is done, so this is no refusal.
+        // Half of the work is done, so this is no refusal.
         Some(why) => Err(Failure::failed(format!("the rules are not written: {why}"))),
         None => Ok(()),
     }
 }
 
-/// Brings what the store declares up to date.
+/// Updates the expiry that the store declares.
 async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
     let store = daemon::store(settings, &Clock::system())?;
     let text = match store.declare_expiry().await {
@@ -230,7 +230,7 @@ async fn verify(
     let report = rules.verify().await?;
     let mut wrong = report.faults();
     let by_kind = rules.without_rules().is_some();
-    // A bucket of which nothing can be known is not in order.
+    // A bucket whose rules are unknown is not in order.
     wrong.extend(report.unsupported.clone().filter(|_| !by_kind));
     let mut notes = report.notes.clone();
     match (&known, &settings.remote.url) {
@@ -265,7 +265,7 @@ async fn verify(
         return Err(Failure { messages: wrong, ..Failure::failed("") }.hint(hint));
     }
     match &report.unsupported {
-        // A directory needs no rules; of a bucket that cannot be looked at nothing is known.
+        // A directory needs no rules; for an inaccessible bucket nothing is known.
         Some(why) if is_directory(settings) => note(why),
         Some(why) => return Err(Failure::refused(why)),
         None if !as_json => data(&format!("{url}: the rules agree with an expiry of {age}\n"))?,
@@ -274,7 +274,7 @@ async fn verify(
     Ok(())
 }
 
-/// A place where no mount has been yet.
+/// A place that was never mounted.
 fn is_empty_place(error: &Error) -> bool {
     matches!(error.kind(), Kind::NotFound)
 }

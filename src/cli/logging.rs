@@ -1,4 +1,4 @@
-//! Where log lines go and what they look like.
+//! The destination and form of log lines.
 //!
 //! Owns the one subscriber of the process. Must never write to stdout.
 
@@ -15,24 +15,24 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::config::{Log, LogFormat};
 
-/// Mode of a log file that is made anew: lines name files of all users.
+/// Mode of a new log file: lines name files of all users.
 const FILE_MODE: u32 = 0o600;
-/// Our own crates; a level without a target is theirs.
+/// Our own crates; a level without a target applies to them.
 const OURS: [&str; 2] = ["hearthfs", "hearthfs_mount"];
 
-/// What can be changed while it goes on.
+/// The parts that can be changed while running.
 #[derive(Debug)]
 pub(super) struct Logging {
     level: reload::Handle<Targets, Registry>,
-    /// The file that stderr is, by the name that it had at the start.
+    /// The file behind stderr, by the name that it had at the start.
     file: Option<PathBuf>,
 }
 
 impl Logging {
-    /// Goes on in a new file of the same name, if stderr is a file: the one before may have been moved aside.
+    /// Continues in a new file of the same name, if stderr is a file: the old one may have been moved aside.
     pub(super) fn reopen(&self) -> io::Result<()> {
         let Some(path) = &self.file else { return Ok(()) };
-        // Not through a link, which a user who may write into the directory could have put there.
+        // Not through a link: a user who may write to the directory could have put it there.
         let no_link = OFlags::NOFOLLOW.bits() as i32;
         let mut options = OpenOptions::new();
         options.append(true).create(true).mode(FILE_MODE).custom_flags(no_link);
@@ -42,12 +42,12 @@ impl Logging {
 
     /// Changes what is logged.
     pub(super) fn set_level(&self, level: &str) {
-        // It fails only where another subscriber was there first, as in a test.
+        // It fails only if another subscriber was installed first, as in a test.
         self.level.reload(filter(level)).ok();
     }
 }
 
-/// Starts logging to stderr. The journal stamps lines itself, so they carry no time there.
+/// Starts logging to stderr. The journal adds times itself, so lines carry none there.
 pub(super) fn start(log: &Log) -> Logging {
     let (filter, level) = reload::Layer::new(filter(&log.level));
     let journal = is_journal();
@@ -69,15 +69,15 @@ fn file_of_stderr() -> Option<PathBuf> {
     is_file.then_some(path)
 }
 
-/// Reports whether stderr is the journal: the variable names it by device and inode, and is inherited
-/// by programs whose stderr is something else.
+/// Reports whether stderr is the journal: the variable names it by device and inode. Programs
+/// inherit the variable even if their stderr is something else.
 fn is_journal() -> bool {
     let Ok(named) = std::env::var("JOURNAL_STREAM") else { return false };
     rustix::fs::fstat(std::io::stderr())
         .is_ok_and(|about| named == format!("{}:{}", about.st_dev, about.st_ino))
 }
 
-/// Reads a level as the configuration has checked it. Other crates are heard from `warn` up unless
+/// Parses a level that the configuration has checked. Other crates are logged from `warn` up unless
 /// they are named.
 fn filter(level: &str) -> Targets {
     let mut targets = Targets::new().with_default(LevelFilter::WARN);
@@ -100,7 +100,7 @@ mod tests {
     use tracing::Level;
 
     #[test]
-    fn levels_apply_to_whom_they_name() {
+    fn levels_apply_to_the_crates_they_name() {
         let info = filter("info");
         assert!(info.would_enable("hearthfs::sync", &Level::INFO));
         assert!(!info.would_enable("hearthfs::sync", &Level::DEBUG));

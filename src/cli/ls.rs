@@ -16,7 +16,7 @@ use crate::clock::Clock;
 use crate::config::{ByteSize, Surroundings};
 use crate::namespace::{Bytes, Facts};
 
-/// How much is gathered before it is written.
+/// The size of the output buffer.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
 
 /// Options of `hearthfs ls`.
@@ -38,7 +38,7 @@ pub(super) struct LsCommand {
 /// What `--json` prints of an entry. Fields are added, never renamed.
 #[derive(Debug, Serialize)]
 pub(super) struct EntryJson {
-    /// Its path; what is not text is replaced.
+    /// Its path; bytes that are not text are replaced.
     path: String,
     /// Its path in hexadecimal digits, if it is not text.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(super) struct EntryJson {
     mode: String,
     uid: u32,
     gid: u32,
-    /// Names that lead to it.
+    /// The number of its names.
     links: u64,
     /// Its mtime in seconds since the Unix epoch.
     mtime_s: i64,
@@ -61,7 +61,7 @@ pub(super) struct EntryJson {
 }
 
 impl EntryJson {
-    /// Says what is known of an entry; `path` is its path from the root of the machine.
+    /// Describes an entry; `path` is its absolute path.
     pub(super) fn of(path: &std::path::Path, entry: Entry) -> Self {
         let bytes = path.as_os_str().as_bytes();
         Self {
@@ -84,7 +84,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// The listing.
+/// The state of the listing.
 struct LsListing<'a> {
     command: &'a LsCommand,
     query: &'a Query,
@@ -92,7 +92,7 @@ struct LsListing<'a> {
     silence: Silence,
     troubles: Troubles,
     text: String,
-    /// The reader of the output has seen enough.
+    /// The reader of the output has closed the pipe.
     is_over: bool,
 }
 
@@ -155,7 +155,7 @@ impl Visit for LsListing<'_> {
 }
 
 impl LsListing<'_> {
-    /// Writes what was gathered. A reader that has seen enough ends the walk.
+    /// Writes the buffer. A closed pipe ends the walk.
     fn write(&mut self) -> Outcome<()> {
         let mut out = std::io::stdout().lock();
         let written = out.write_all(self.text.as_bytes()).and_then(|()| out.flush());
@@ -176,7 +176,7 @@ fn columns(row: [&str; 6], name: &str) -> String {
     format!("{size:>10} {age:>8} {used:>8} {node:<16} {client:<12} {bytes:<7} {name}\n")
 }
 
-/// Writes one line of the long form; what is not known is a dash.
+/// Writes one line of the long form; a dash marks an unknown value.
 fn row(entry: &Entry, shown: &str, wall_ms: u64) -> String {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let facts = entry.facts.as_ref();
@@ -190,12 +190,12 @@ fn row(entry: &Entry, shown: &str, wall_ms: u64) -> String {
     columns([&size, &age, &used, &node, &client, bytes], &format!("{shown}{end}"))
 }
 
-/// Names the node that wrote an entry.
+/// Returns the node that wrote an entry, for people.
 pub(super) fn node(facts: &Facts) -> Option<String> {
     if facts.own { Some("here".to_owned()) } else { facts.node.clone() }
 }
 
-/// Says where bytes are.
+/// Returns the word for the location of bytes.
 pub(super) fn word(bytes: Bytes) -> &'static str {
     match bytes {
         Bytes::Writing => "writing",

@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Owns words, exit statuses and messages. Must never do what the daemon does: it starts one, or asks
-//! one over the control socket.
+//! Owns words, exit statuses and messages. Must never do the daemon's work: it starts a daemon, or
+//! sends it requests over the control socket.
 
 mod background;
 mod child;
@@ -145,7 +145,7 @@ Examples:
   hearthfs status /mnt/cache
   hearthfs unmount /mnt/cache";
 
-// Paragraphs are one line each: the help is wrapped to the terminal.
+// Each paragraph is one line: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
 Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0; SIGHUP opens the \
 log again and takes over log.level, local.cache_size and writeback.drain_deadline from the configuration. \
@@ -397,8 +397,8 @@ Some clients store absolute paths in their entries: DIR should be the same on al
 Variables that are set for the command, unless you have set them:
 ";
 
-/// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`, it does
-/// what mount(8) expects of that.
+/// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`,
+/// it behaves as mount(8) expects.
 pub fn main() -> ExitCode {
     demo::end_with_demo();
     let mut args = std::env::args_os();
@@ -410,7 +410,7 @@ pub fn main() -> ExitCode {
     match dispatch(&cli.command) {
         Ok(status) => status,
         Err(failure) => {
-            // When stderr is gone, there is nothing to do.
+            // If stderr is gone, nothing can be reported.
             std::io::stderr().lock().write_all(failure.text().as_bytes()).ok();
             ExitCode::from(failure.exit as u8)
         }

@@ -58,15 +58,15 @@ pub(super) fn run(command: &MountCommand) -> Outcome<()> {
     if let Ok((_, status)) = wait(async { Ok(control::find(&around, &point, None).await) })? {
         say_store(&status);
         if status.health.as_ref().is_some_and(|health| !health.up) {
-            // The child has the same environment, so what is found here holds for it.
+            // The child has the same environment, so this check applies to it.
             wait(async { Ok(doctor::tell_store(&loaded.settings, Asking::Reading).await) })?;
         }
     }
     Ok(())
 }
 
-/// Says of a mount that has just begun in the background what its log says of the store: that it was made, or
-/// cannot be used.
+/// Prints what the log of a mount that has just started in the background says about the store:
+/// that it was made, or cannot be used.
 pub(super) fn say_store(status: &Status) {
     let url = status.remote.as_deref().unwrap_or_default();
     if status.made_store {
@@ -78,7 +78,7 @@ pub(super) fn say_store(status: &Status) {
     }
 }
 
-/// Checks all that can be checked before anything is changed.
+/// Checks everything that can be checked before anything is changed.
 pub(super) async fn prepare(
     around: &Surroundings,
     dir: Option<&Path>,
@@ -104,14 +104,14 @@ pub(super) async fn prepare(
     }
     check_before_mount(around, &loaded.settings, &point)?;
     if matches!(state, State::Stale) && around.uid != 0 {
-        // Root's own mount goes over it and takes its place.
+        // Root's own mount replaces it.
         clear(around, &point).await?;
     }
     Ok((point, loaded))
 }
 
-/// Waits for an earlier daemon of this mount point: a process that unmounts with `umount` does not learn when its last
-/// drain is over.
+/// Waits for an earlier daemon of this mount point: a process that unmounts with `umount` cannot
+/// tell when its last drain is over.
 async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<()> {
     let Ok((client, status)) = control::find(around, point, Some(around.uid)).await else {
         return Ok(());
@@ -144,7 +144,7 @@ pub(super) fn check_before_mount(
     dirs::check(settings, point)
 }
 
-/// Takes away a stale mount, and looks at what it hid.
+/// Removes a stale mount, and checks the directory that it hid.
 pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
     point::clear_stale(point)?;
     note(&format!("took away the mount that a dead daemon left at {}", point.display()));
@@ -187,8 +187,8 @@ fn serve(around: &Surroundings, command: &MountCommand) -> Outcome<()> {
     }
 }
 
-/// Reopens the log, and reads the configuration again. What can be is taken over; of other keys that have changed it
-/// is said that they need a new mount. Returns `None` where nothing can be taken over.
+/// Reopens the log, and reads the configuration again. Takes over the settings that can change, and
+/// logs which other changes need a new mount. Returns `None` if nothing can be taken over.
 fn reload(
     around: &Surroundings,
     command: &MountCommand,
@@ -196,7 +196,7 @@ fn reload(
     logging: &Logging,
 ) -> Option<Settings> {
     if let Err(error) = logging.reopen() {
-        tracing::warn!(%error, "the log cannot be opened again; it goes on where it is");
+        tracing::warn!(%error, "the log cannot be opened again; it continues in the old file");
     }
     let now = match point::settle(around, command.dir.as_deref(), &command.options.flags()) {
         Ok((_, now)) => now,
@@ -213,7 +213,7 @@ fn reload(
     let before = |key: &str| loaded.effective.iter().find(|entry| entry.key == key);
     let is_other =
         |entry: &&Effective| before(entry.key).is_none_or(|was| was.value != entry.value);
-    // Those of `run` are none of a mount's.
+    // Settings of `run` do not belong to a mount.
     let changed = now.effective.iter().filter(is_other).map(|entry| entry.key);
     let (taken, kept): (Vec<&str>, Vec<&str>) = changed
         .filter(|key| !key.starts_with("run."))
@@ -232,7 +232,7 @@ fn reload(
     Some(now.settings)
 }
 
-/// Says which daemon was faster, as far as its control socket is to be found.
+/// Describes which daemon was first, if its control socket can be found.
 fn name_other(around: &Surroundings, point: &Path, error: &Error) -> Failure {
     let failure = Failure::at_start(error);
     let found = wait(async { Ok(control::find(around, point, None).await) });

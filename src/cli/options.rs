@@ -77,7 +77,7 @@ pub(super) fn key_and_value(text: &str) -> Result<(String, String), String> {
 }
 
 impl SettingFlags {
-    /// Returns what the options say about settings. A flag of its own goes before `--set`.
+    /// Returns the settings in the options. A flag of its own takes precedence over `--set`.
     pub(super) fn flags(&self) -> Flags {
         let mut values = Vec::new();
         let mut add = |key: &str, flag: &str, value: &str| {
@@ -111,7 +111,7 @@ impl SettingFlags {
     }
 }
 
-/// Returns arguments that say the same to another `hearthfs mount`.
+/// Returns arguments with the same meaning for another `hearthfs mount`.
 pub(super) fn to_args(flags: &Flags) -> Vec<OsString> {
     let mut args = Vec::new();
     if let Some(file) = &flags.file {

@@ -1,6 +1,6 @@
 //! Data goes to stdout, everything else to stderr.
 //!
-//! Owns both streams. Must never mix them, nor send a terminal a character that it would act on.
+//! Owns both streams. Must never mix them, and never send a terminal a character on which it would act.
 
 use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -11,12 +11,13 @@ use crate::clock::Clock;
 use crate::config::ByteSize;
 use crate::control::{Backlog, DrainProgress};
 
-/// Prints data. A reader that has seen enough (`| head`) is no failure.
+/// Prints data. A closed pipe (`| head`) is no failure.
 pub(super) fn data(text: &str) -> Outcome<()> {
     write(&tame(text))
 }
 
-/// Prints a document that another program takes byte for byte, such as the rules of a bucket. Only a terminal gets it escaped.
+/// Prints a document that another program reads byte for byte, such as the rules of a bucket. It is
+/// escaped only for a terminal.
 pub(super) fn document(text: &str) -> Outcome<()> {
     if std::io::stdout().is_terminal() { data(text) } else { write(text) }
 }
@@ -31,17 +32,17 @@ fn write(text: &str) -> Outcome<()> {
     }
 }
 
-/// Prints a line for people. When stderr is gone, nothing is printed.
+/// Prints a line for people. Does nothing if stderr is gone.
 pub(super) fn note(line: &str) {
     writeln!(std::io::stderr().lock(), "{}", tame(line)).ok();
 }
 
-/// Where stderr is no terminal, a drain is reported first after this time.
+/// If stderr is no terminal, the first report of a drain comes after this time.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// After that, it is reported at this interval.
 const TOLD_EVERY: Duration = Duration::from_secs(15);
 
-/// How a command goes on: a line on the terminal that is rewritten, and elsewhere a line now and then.
+/// The progress of a command: on a terminal one line that is rewritten, and elsewhere a line at intervals.
 #[derive(Debug)]
 pub(super) struct Progress {
     terminal: bool,
@@ -57,7 +58,7 @@ impl Progress {
         Self::telling_every(TOLD_EVERY)
     }
 
-    /// Shows something that is told so often where stderr is no terminal.
+    /// Shows something that is reported at this interval if stderr is no terminal.
     pub(super) fn telling_every(every: Duration) -> Self {
         let (terminal, clock) = (std::io::stderr().is_terminal(), Clock::system());
         let next = clock.mono() + TOLD_AFTER;
@@ -88,25 +89,25 @@ impl Drop for Progress {
     }
 }
 
-/// Says how far a drain is, and what holds it up.
+/// Describes the progress of a drain, and what delays it.
 fn draining(progress: &DrainProgress) -> String {
     let mut text = format!("draining: {}", left(&progress.backlog));
     text.extend(progress.trouble.iter().map(|why| format!("; {why}")));
     text
 }
 
-/// Says what is not yet remote.
+/// Describes what is not yet uploaded.
 pub(super) fn left(backlog: &Backlog) -> String {
     let size = ByteSize(backlog.bytes).human();
     format!("{} ({size}) not yet remote", count(backlog.records, "change", "changes"))
 }
 
-/// Says how many there are.
+/// Formats a number with its noun.
 pub(super) fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
-/// Says a time roughly: `0.4 s`, `3m20s`, `5h12m`.
+/// Formats a time roughly: `0.4 s`, `3m20s`, `5h12m`.
 pub(super) fn time(ms: u64) -> String {
     let seconds = ms / 1000;
     match seconds {

@@ -1,6 +1,6 @@
-//! `hearthfs man` and `hearthfs completions`: what a package ships, made of the tree of commands.
+//! `hearthfs man` and `hearthfs completions`: files for packages, generated from the tree of commands.
 //!
-//! Owns the names of these files. Must never say what the help does not.
+//! Owns the names of these files. Must never contain anything that the help does not.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub(super) struct Completions {
 
 /// Writes a page for the program, and one for each command.
 pub(super) fn man(pages: &Pages, mut tree: Command) -> Outcome<()> {
-    // The command `help` has a page for each of the others; the pages themselves are better.
+    // The command `help` would get a page for each of the others; the pages themselves are better.
     tree = tree.disable_help_subcommand(true);
     tree.build();
     write_page(&tree, &pages.dir)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use crate::cli::command;
 
-    /// Returns the names that the pages of a tree should have.
+    /// Returns the expected names of a tree's pages.
     fn names(tree: &Command, name: &str, found: &mut BTreeSet<String>) {
         found.insert(format!("{name}.1"));
         for below in tree.get_subcommands().filter(|below| !below.is_hide_set()) {
@@ -112,7 +112,7 @@ mod tests {
         String::from_utf8(script(shell, &command())).expect("text")
     }
 
-    /// Runs a shell on a script; `None` where the machine has no such shell.
+    /// Runs a shell on a script; `None` if the machine has no such shell.
     fn shell(name: &str, args: &[&str], text: &str) -> Option<Output> {
         let dir = tempfile::tempdir().expect("temporary directory");
         let file = dir.path().join("script");

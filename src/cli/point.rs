@@ -1,7 +1,7 @@
 //! What is at a mount point, before anything is done with it.
 //!
-//! Owns the checks of a mount point, and taking away what a dead daemon left there. Must never wait
-//! for a mount that does not answer.
+//! Owns the checks of a mount point, and the removal of what a dead daemon left there. Must never
+//! wait for a mount that does not answer.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::task;
 
 /// How long a mount may take to answer one stat.
 const STAT_LIMIT: Duration = Duration::from_secs(5);
-/// How long a mount may take to answer one question.
+/// How long a mount may take to answer one request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is at a mount point.
@@ -26,7 +26,7 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 pub(super) enum State {
     /// An empty directory.
     Free,
-    /// One of our mounts, at work.
+    /// One of our mounts, with a running daemon.
     Live(Box<(Client, Status)>),
     /// One of our mounts that belongs to another user.
     Foreign,
@@ -39,7 +39,7 @@ pub(super) fn absolute(around: &Surroundings, dir: &Path) -> PathBuf {
     resolve(&around.absolute(dir))
 }
 
-/// Returns the mount point that an argument names, or else the configuration, and the settings for it.
+/// Returns the mount point of an argument or else of the configuration, and the settings for it.
 pub(super) fn settle(
     around: &Surroundings,
     dir: Option<&Path>,
@@ -54,12 +54,12 @@ pub(super) fn settle(
     }
 }
 
-/// Finds out what is at `point` (resolved); refuses what can never be mounted on.
+/// Determines what is at `point` (resolved); refuses places on which nothing can be mounted.
 pub(super) async fn inspect(around: &Surroundings, point: &Path) -> Outcome<State> {
     match Mounts::read()?.at(point) {
         None => check_directory(around, point).map(|()| State::Free),
         Some(mounted) if mounted.is_ours() => ours(around, mounted).await,
-        // It must not be looked into: that would wait for the very mount that is to be made.
+        // It must not be accessed: that would wait for the very mount that is about to be made.
         Some(other) if other.fs_type == "autofs" => Ok(State::Free),
         Some(other) => Err(Failure::refused(format!(
             "{} is a mount point already: {} of type {}",
@@ -98,21 +98,21 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
     }
 }
 
-/// What the kernel says of a mount whose daemon is gone.
+/// The kernel's error for a mount whose daemon is gone.
 fn is_dead(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
     matches!(code, Some(rustix::io::Errno::NOTCONN | rustix::io::Errno::CONNABORTED))
 }
 
-/// Asks the file system at a path for its size; `None` when that takes longer than `limit`.
+/// Asks the file system at a path for its size; `None` if that takes longer than `limit`.
 pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Result<()>> {
     let path = path.to_owned();
-    // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+    // Not `stat`: the kernel may answer that from its cache, even after the daemon is gone.
     let ask = move || rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
     within(limit, ask).map(|asked| asked.and_then(|answer| answer))
 }
 
-/// Returns what `ask` finds out about `dir`, unless that takes too long.
+/// Returns what `ask` returns about `dir`, unless that takes too long.
 pub(super) fn answer<T: Send + 'static>(
     dir: &Path,
     ask: impl FnOnce() -> T + Send + 'static,
@@ -128,8 +128,8 @@ pub(super) fn answer<T: Send + 'static>(
     }
 }
 
-/// Returns what `ask` returns; `None` when that takes longer than `limit`. The thread that hangs is left behind: nothing
-/// can end it. The error is that no thread could be started.
+/// Returns what `ask` returns; `None` if that takes longer than `limit`. A thread that hangs is
+/// left behind, because nothing can end it. The error means that no thread could be started.
 pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     ask: impl FnOnce() -> T + Send + 'static,
@@ -189,7 +189,7 @@ pub(super) fn check_fuse(around: &Surroundings) -> Outcome<()> {
     Ok(())
 }
 
-/// Finds the program with which a user who is not root mounts.
+/// Finds the helper with which a user other than root mounts.
 pub(super) fn helper(around: &Surroundings) -> Option<PathBuf> {
     let path = around.variable("PATH").map(OsStr::to_owned).unwrap_or_default();
     let dirs: Vec<_> = std::env::split_paths(&path).collect();
@@ -199,8 +199,8 @@ pub(super) fn helper(around: &Surroundings) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Takes away what dead daemons left at `point`. Something may have been mounted there just now; only
-/// what is dead goes.
+/// Removes what dead daemons left at `point`. Something may have been mounted there just now; only
+/// dead mounts are removed.
 pub(super) fn clear_stale(point: &Path) -> Outcome<()> {
     match hearthfs_mount::clear_stale(point) {
         Ok(_) => Ok(()),

@@ -34,7 +34,7 @@ struct ProfilesJson<'a> {
     kinds: Vec<KindSaid>,
 }
 
-/// A kind, and what it means.
+/// A kind, and its meaning.
 #[derive(Serialize)]
 struct KindSaid {
     kind: RuleKind,
@@ -75,7 +75,7 @@ fn json(profiles: Vec<&Profile>) -> Outcome<String> {
     json_pretty(&ProfilesJson { profiles, kinds: kinds.into() })
 }
 
-/// Writes a line for each profile. Writing to a string does not fail.
+/// Writes a line for each profile. Writing to a string cannot fail.
 fn table(profiles: &[&Profile]) -> String {
     let mut text = format!("{:<18} {:<18} {:<32} KINDS\n", "NAME", "DIRECTORY", "VARIABLE");
     for profile in profiles {
@@ -92,7 +92,7 @@ fn table(profiles: &[&Profile]) -> String {
     text
 }
 
-/// Writes all that is known of one client.
+/// Writes everything that is known about one client.
 fn at_length(profile: &Profile) -> String {
     let mut text = format!("{}: {}\n", profile.name, profile.title);
     let mut line = |label: &str, what: &str| {
@@ -138,7 +138,7 @@ fn at_length(profile: &Profile) -> String {
     text
 }
 
-/// Writes one rule: its names, what they are, and whether the program acts on it.
+/// Writes one rule: its names, their kind, and whether the program acts on it.
 fn rule_line(rule: &Rule) -> String {
     let mut text = rule.names.iter().map(Pattern::text).collect::<Vec<_>>().join(" ");
     if let Some(dir) = &rule.inside {

@@ -1,6 +1,6 @@
-//! `hearthfs run --record`: a list of what was opened on the mount while a command ran.
+//! `hearthfs run --record`: a list of the files opened on the mount while a command ran.
 //!
-//! Owns the file, which is there whole or not at all. Must never change how the command ends.
+//! Owns the file, which is written whole or not at all. Must never change how the command ends.
 
 use std::collections::HashSet;
 use std::fs::Permissions;
@@ -22,18 +22,18 @@ use crate::name::TreePath;
 use crate::namespace::path_of_hex;
 use crate::task;
 
-/// How often the daemon is asked; it forgets a recording that is not asked for.
+/// How often the daemon is asked; it drops a recording that is no longer requested.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// The most files of one list.
 const FILES_MAX: usize = 1_000_000;
 
-/// A list that is being made.
+/// A list in progress.
 #[derive(Debug)]
 pub(super) struct Recording {
     around: Surroundings,
     point: PathBuf,
     number: u64,
-    /// Where the list goes, and where it is until then.
+    /// The final path of the list, and its temporary file.
     file: PathBuf,
     written: NamedTempFile,
     paths: Vec<TreePath>,
@@ -53,7 +53,7 @@ impl Recording {
             return Err(refused(&"it is a directory"));
         }
         let dir = file.parent().ok_or_else(|| refused(&"it is no file"))?;
-        // As any new file: the umask takes its part.
+        // As for any new file, the umask applies.
         let written = tempfile::Builder::new()
             .prefix(".hearthfs-record-")
             .permissions(Permissions::from_mode(0o666))
@@ -71,7 +71,7 @@ impl Recording {
         })
     }
 
-    /// Begins; what is opened from now on is noted.
+    /// Starts recording opens.
     pub(super) async fn begin(&mut self, is_ours: bool) -> Outcome<()> {
         if !is_ours {
             let point = self.point.display();
@@ -83,16 +83,16 @@ impl Recording {
         self.ask(false).await
     }
 
-    /// Goes on for ever.
+    /// Keeps the recording running for ever.
     pub(super) async fn go_on(&mut self) -> std::convert::Infallible {
         loop {
             sleep(ASK_EVERY).await;
-            // The daemon keeps it for half a minute; the last question tells whether it is gone.
+            // The daemon keeps a recording for half a minute; the last request shows whether it is gone.
             self.ask(false).await.ok();
         }
     }
 
-    /// Ends, and puts the list in its place. What goes wrong is told.
+    /// Ends the recording, and moves the list to its final path. Prints failures.
     pub(super) async fn end(mut self) {
         if let Err(failure) = self.finish().await {
             note(failure.text().trim_end());

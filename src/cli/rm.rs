@@ -1,10 +1,10 @@
 //! `hearthfs rm`.
 //!
-//! Removes through the mount, as the user who runs it: the kernel and the daemon decide as for any `unlink`, and each removal is a
-//! change that all nodes get.
+//! Removes through the mount, as the user who runs it: the kernel and the daemon decide as for any
+//! `unlink`, and each removal is a change that all nodes get.
 //!
-//! Owns the order: what readers of a unit open first goes first, so that no reader finds the rest without it. Must never remove what
-//! was not counted and confirmed by its pattern.
+//! Owns the order: entry points of units go first, so that no reader finds the rest without them.
+//! Must never remove anything that was not counted and confirmed by its pattern.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -42,12 +42,12 @@ pub(super) struct Remove {
     json: bool,
 }
 
-/// What was found, and what was removed. `--json` prints it.
+/// The counts of found and removed names. `--json` prints it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 struct RmReport {
     /// Nothing was removed: the counts say what a run without `--dry-run` would remove.
     dry_run: bool,
-    /// It is for all nodes: the mount sends what is changed on it.
+    /// It affects all nodes: the mount sends its changes.
     all_nodes: bool,
     /// Files and links.
     files: u64,
@@ -56,7 +56,7 @@ struct RmReport {
     bytes: u64,
     /// Files of units that readers open first.
     entry_points: u64,
-    /// Names that could not be looked at or removed.
+    /// Names that could not be examined or removed.
     failed: u64,
 }
 
@@ -65,7 +65,7 @@ impl RmReport {
         self.files + self.directories == 0
     }
 
-    /// Says how much it is.
+    /// Describes the amount.
     fn what(&self) -> String {
         let files = count(self.files, "file", "files");
         let directories = match self.directories {
@@ -107,7 +107,7 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
     tell(command, &report, if report.all_nodes { more } else { "" })
 }
 
-/// Removes what fits: first the entry points of units, if there are any, then the rest.
+/// Removes the matches: first the entry points of units, if there are any, then the rest.
 fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
     let mut removing = Removing {
         query,
@@ -122,7 +122,7 @@ fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
         walk(query, &mut removing)?;
     }
     removing.entries_only = false;
-    // What was named without a wildcard may be gone by now.
+    // A name without a wildcard may be gone by now.
     let walked = walk(query, &mut removing);
     if removing.report.is_empty() {
         walked?;
@@ -131,7 +131,7 @@ fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
     Ok(RmReport { failed: troubles.count(), ..report })
 }
 
-/// Prints what was done, and fails if not all of it could be.
+/// Prints the result, and fails if something could not be removed.
 fn tell(command: &Remove, report: &RmReport, more: &str) -> Outcome<()> {
     if command.json {
         data(&json_pretty(report)?)?;
@@ -170,7 +170,7 @@ fn is_yes(answer: &str) -> bool {
     matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes")
 }
 
-/// Counts what would go.
+/// Counts what would be removed.
 struct RmCount<'a> {
     query: &'a Query,
     report: RmReport,
@@ -213,10 +213,10 @@ fn is_entry(entry: &Entry) -> bool {
     entry.facts.as_ref().is_some_and(|facts| facts.is_entry)
 }
 
-/// Removes.
+/// The removal.
 struct Removing<'a> {
     query: &'a Query,
-    /// Nothing goes yet but what readers of a unit open first.
+    /// Only the entry points of units are removed.
     entries_only: bool,
     report: RmReport,
     silence: Silence,
@@ -268,7 +268,7 @@ impl Removing<'_> {
             // Another process was faster.
             Err(Errno::NOENT) => false,
             Err(error) => {
-                // What cannot go in the first walk is tried and told in the second.
+                // Failures of the first walk are retried and reported in the second.
                 if !self.entries_only {
                     self.troubles.add(&self.query.shown(hit.below), &error);
                 }

@@ -67,16 +67,16 @@ impl RunCommand {
     }
 }
 
-/// The mount that the command runs on.
+/// The mount on which the command runs.
 struct Joined {
     share: Share,
     /// The status when the command started; `None` for the mount of another user.
     before: Option<Status>,
-    /// The figures of such a mount, if it tells them.
+    /// The figures of another user's mount, if it reports them.
     figures: Option<Figures>,
 }
 
-/// Runs the command; returns as it did.
+/// Runs the command, and ends with its status.
 pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
     let around = Surroundings::of_process();
     let (point, named) = mount_point(&around, command)?;
@@ -103,7 +103,7 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
             && let Some(before) = &mut joined.before
             && let Ok((_, status)) = control::find(&around, &point, Some(around.uid)).await
         {
-            // What it cost to make them is no figure of the command's.
+            // The cost of making the directories does not belong to the command.
             *before = status;
         }
         let result = match &mut recording {
@@ -124,7 +124,7 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
     Ok(end_like(status))
 }
 
-/// Returns the mount point, and whether it was named.
+/// Returns the mount point, and whether it was named explicitly.
 fn mount_point(around: &Surroundings, command: &RunCommand) -> Outcome<(PathBuf, bool)> {
     if let Some(dir) = &command.mount {
         return Ok((point::absolute(around, dir), true));
@@ -152,7 +152,7 @@ fn make_default(point: &Path) -> Outcome<()> {
     }
 }
 
-/// Joins the mount that is there, or makes it.
+/// Joins an existing mount, or makes it.
 async fn join(
     around: &Surroundings,
     point: &Path,
@@ -187,7 +187,7 @@ async fn join(
     Ok(Joined { share, before, figures })
 }
 
-/// Refuses to join a mount that is not the one that was asked for.
+/// Refuses to join a mount that differs from the requested one.
 fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
     let asked = |key: &str| !matches!(loaded.origin(key), Origin::Default | Origin::File { .. });
     let url = loaded.settings.remote.url.as_ref().map(ToString::to_string);
@@ -217,7 +217,8 @@ fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
     Ok(())
 }
 
-/// Refuses to join a mount of which it is not known that it keeps what is written from other nodes, if that was asked for.
+/// Refuses to join a mount if the user asked to keep writes from other nodes and it is unknown
+/// whether the mount does.
 fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
     let writes = loaded.settings.mount.writes;
     let asked = !matches!(loaded.origin("mount.writes"), Origin::Default | Origin::File { .. });
@@ -239,7 +240,7 @@ fn make_dirs(point: &Path, plan: &ClientEnvironment) -> bool {
     for path in &missing {
         match std::fs::DirBuilder::new().recursive(true).create(path) {
             Ok(()) => {}
-            // A read-only mount serves what is there, and that is what was asked for.
+            // A read-only mount only serves what is there, as requested.
             Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {}
             Err(error) => note(&format!("warning: make {}: {error}", path.display())),
         }
@@ -247,7 +248,7 @@ fn make_dirs(point: &Path, plan: &ClientEnvironment) -> bool {
     !missing.is_empty()
 }
 
-/// Records what is opened while a command runs.
+/// Records opens while a command runs.
 async fn recorded(
     recording: &mut Recording,
     joined: &Joined,
@@ -274,8 +275,8 @@ async fn execute(
     Running::start(process)?.finish(signals).await
 }
 
-/// Drains, says what happened, and unmounts if no other run needs the mount. What goes wrong here is
-/// told and does not change how the command ended; a signal cuts it short.
+/// Drains, prints a summary, and unmounts if no other run needs the mount. Failures here are
+/// printed and do not change the exit status; a signal ends this early.
 async fn finish(
     around: &Surroundings,
     point: &Path,
@@ -294,7 +295,7 @@ async fn finish(
         _ = signals.next_end() => Err(Failure::failed("interrupted while draining")
             .hint("what is not yet remote is kept in the cache directory")),
     };
-    // What was not in time is not tried twice.
+    // What timed out once is not tried again.
     let mut again = Some(Duration::ZERO);
     match drained {
         Ok(drained) => {
@@ -330,7 +331,7 @@ async fn finish(
     }
 }
 
-/// Says what the cache was worth on a mount of another user, which may not be asked for more.
+/// Prints what the cache saved on another user's mount, which gives no further information.
 fn tell_worth(point: &Path, before: Option<&Figures>) {
     match (before, figures::through_mount(point)) {
         (Some(before), Ok(now)) => {
@@ -360,18 +361,18 @@ async fn leave(
     ended.map(drop)
 }
 
-/// How the drain after a command went.
+/// The result of the drain after a command.
 struct Drained {
     complete: bool,
     left: Backlog,
     elapsed_ms: u64,
-    /// Why it was given up, or did not get to its end in time.
+    /// Why it was given up, or timed out.
     trouble: Option<String>,
     status: Status,
 }
 
-/// Waits until all is remote, within `limit`. Where the store was known to be down when the command ended, and still is,
-/// it does not wait: it is not known when that will be.
+/// Waits until everything is uploaded, within `limit`. If the store was down when the command
+/// ended, and still is, it does not wait: the end of the outage is unknown.
 async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<Drained> {
     let (mut client, status) = control::find(around, point, Some(around.uid)).await?;
     if status.remote.is_none() {
@@ -389,7 +390,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
             && news.trouble.is_some()
             && let Some(given_up) = given_up.take()
         {
-            // The other end is there for as long as this is called.
+            // The receiver exists during this call.
             given_up.send(news.clone()).ok();
         }
     });
@@ -400,7 +401,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     };
     drop(progress);
     let elapsed_ms = clock.mono().saturating_sub(began).as_millis() as u64;
-    // A connection whose drain was given up takes no further request.
+    // A connection whose drain was given up accepts no further request.
     let (_, status) = control::find(around, point, Some(around.uid)).await?;
     Ok(match ended {
         Ok(DrainReport { complete, left, trouble, .. }) => {
@@ -412,14 +413,15 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     })
 }
 
-/// What the mount's counters have grown by.
+/// The growth of the mount's counters.
 fn grown(before: &Status, drained: &Drained) -> Snapshot {
     let same_daemon = before.started_ms == drained.status.started_ms;
     let start = if same_daemon { before.counters.clone() } else { Snapshot::default() };
     drained.status.counters.since(&start)
 }
 
-/// Returns what kept the store from being used while the command ran, if anything did: some of its misses are due to that.
+/// Returns what kept the store from being used while the command ran, if anything did: it explains
+/// some of the misses.
 fn outage(before: &Status, after: &Status) -> Option<String> {
     let same_daemon = before.started_ms == after.started_ms;
     let began_ms = if same_daemon { before.uptime_ms } else { 0 };
@@ -428,7 +430,7 @@ fn outage(before: &Status, after: &Status) -> Option<String> {
     health.last_error.clone().filter(|_| is_new)
 }
 
-/// Says what is wrong beside the store, and where to read on if anything is.
+/// Lists problems other than the store, and where to read more if there are any.
 fn troubles(before: &Status, drained: &Drained) -> Vec<String> {
     let Status { local, log, cache_dir, .. } = &drained.status;
     let mut lines = Vec::new();
@@ -445,7 +447,8 @@ fn troubles(before: &Status, drained: &Drained) -> Vec<String> {
     lines
 }
 
-/// The lines at the end. The figures are the mount's: what other commands did there in the meantime is in them too.
+/// The lines at the end. The figures are those of the mount, so they include what other commands
+/// did there meanwhile.
 fn summary(before: &Status, drained: &Drained) -> [String; 4] {
     let mut sent = "; ".to_owned();
     if drained.status.remote.is_none() || drained.status.private {
@@ -477,7 +480,7 @@ mod tests {
         Status { remote, started_ms, clients, ..Status::default() }
     }
 
-    /// The line of the summary that says what became of what was published.
+    /// The line of the summary about the upload of what was published.
     fn sent(before: &Status, drained: &Drained) -> String {
         summary(before, drained)[2].clone()
     }

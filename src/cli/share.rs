@@ -1,10 +1,10 @@
-//! One mount, several `run`s at once.
+//! Shares one mount between several `run`s.
 //!
-//! Owns the knowledge which of them is the last. Must never unmount what no `run` has mounted.
+//! Owns the decision which of them is the last. Must never unmount what no `run` has mounted.
 //!
-//! Two locks lie beside the control socket: `setup` is held alone while a mount is being made or taken
-//! away; `users` is held together by all that use it. Both end with their holder, however it ends. The
-//! file `owner` names the daemon that a `run` started.
+//! Two locks lie beside the control socket: `setup` is held exclusively while a mount is being made
+//! or removed; `users` is held in shared mode by all that use it. Both are released when their
+//! holder ends, however it ends. The file `owner` names the daemon that a `run` started.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -30,31 +30,31 @@ pub(super) struct Share {
     users: File,
 }
 
-/// The right to mount or unmount, which one `run` has at a time.
+/// The right to mount or unmount, held by one `run` at a time.
 #[derive(Debug)]
 pub(super) struct Setup(File);
 
 impl Share {
-    /// Announces the use of the mount at `point`, and takes the right to make it.
+    /// Announces the use of the mount at `point`, and acquires the right to make it.
     pub(super) async fn enter(around: &Surroundings, point: &Path) -> Outcome<(Self, Setup)> {
         let dir = runtime_dir(around);
         prepare(&dir, around.uid).map_err(|error| Failure::at_start(&error))?;
         let place = Place::new(&dir, point);
         let setup = Setup::take(&place).await?;
         let users = open(&place, "users")?;
-        // Under the setup lock no process holds it alone.
+        // Under the setup lock no process holds it exclusively.
         flock(&users, FlockOperation::LockShared).map_err(failed)?;
         Ok((Self { place, users }, setup))
     }
 
-    /// Remembers that a `run` started this daemon.
+    /// Records that a `run` started this daemon.
     pub(super) fn own(&self, status: &Status) -> Outcome<()> {
         std::fs::write(self.place.file("owner"), identity(status))
             .map_err(|error| Failure::failed(format!("remember the mount: {error}")))
     }
 
-    /// Ends the use. Returns the right to unmount if this was the last use of a mount that a `run` made
-    /// and that `status` describes.
+    /// Ends the use. Returns the right to unmount if this was the last use of the mount described
+    /// by `status` and a `run` made it.
     pub(super) async fn leave(self, status: &Status) -> Outcome<Option<Setup>> {
         let setup = Setup::take(&self.place).await?;
         let alone = match flock(&self.users, FlockOperation::NonBlockingLockExclusive) {
@@ -70,7 +70,7 @@ impl Share {
     }
 }
 
-/// Tells one daemon from every other that has served or will serve the same mount point.
+/// Distinguishes one daemon from every other of the same mount point.
 fn identity(status: &Status) -> String {
     format!("{} {}\n", status.pid, status.started_ms)
 }
@@ -96,7 +96,7 @@ impl Setup {
         }
     }
 
-    /// Gives the right to others.
+    /// Releases the right.
     pub(super) fn done(self) {
         drop(self.0);
     }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_of_those_who_mounted_unmounts() {
+    fn only_the_last_user_of_a_mount_unmounts() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
         let around = Surroundings {

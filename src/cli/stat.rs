@@ -44,10 +44,10 @@ pub(super) fn run(command: &Tell) -> Outcome<()> {
     data(&text(&shown, &entry, target.as_deref(), Clock::system().wall_ms()))
 }
 
-/// Writes what is known, a line for each thing.
+/// Writes the facts, one per line.
 fn text(shown: &str, entry: &Entry, target: Option<&str>, wall_ms: u64) -> String {
     let mut text = format!("{shown}\n");
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let mut row = |name: &str, value: String| {
         writeln!(text, "  {name:<9} {value}").ok();
     };
@@ -95,7 +95,7 @@ fn text(shown: &str, entry: &Entry, target: Option<&str>, wall_ms: u64) -> Strin
     text
 }
 
-/// Says what holds for all files with this content.
+/// Writes the facts that apply to all files with this content.
 fn content_rows(
     content: &ContentFacts,
     facts: &Facts,
@@ -123,7 +123,7 @@ fn client(facts: &Facts) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(": "))
 }
 
-/// Says how long ago something was; both times are in milliseconds since the Unix epoch.
+/// Describes how long ago something was; both times are in milliseconds since the Unix epoch.
 fn ago(now_ms: i64, then_ms: i64) -> String {
     match now_ms.saturating_sub(then_ms) {
         past @ 0.. => format!("{} ago", time(past as u64)),

@@ -20,10 +20,10 @@ use crate::control::{
     SetAsideReport, SlowedReport, Status,
 };
 
-/// From this lag on the table tells it.
+/// The table shows the lag from this value on.
 const LAG_TOLD_MS: u64 = 10_000;
 
-/// What a full disk means.
+/// The meaning of a full disk.
 pub(super) const FULL: &str =
     "entries of other nodes are misses, and writers get ENOSPC when nothing is left";
 
@@ -74,7 +74,8 @@ pub(super) fn run(command: &StatusCommand) -> Outcome<()> {
     data(&tables.join("\n"))
 }
 
-/// Returns where the mount is that `path` (resolved) lies on, if it is that of a user who is to be asked for more than the figures.
+/// Returns the mount point of `path` (resolved) if the mount belongs to another user, who alone may
+/// see more than the figures.
 async fn of_another(around: &Surroundings, path: &Path) -> Outcome<Option<PathBuf>> {
     let mounts = Mounts::read()?;
     let Some(mounted) = mounts.holding(path) else { return Ok(None) };
@@ -82,14 +83,14 @@ async fn of_another(around: &Surroundings, path: &Path) -> Outcome<Option<PathBu
     Ok(foreign.then(|| mounted.point.clone()))
 }
 
-/// What every user of a mount may know of it.
+/// What every user of a mount may know about it.
 #[derive(serde::Serialize)]
 struct StatusJson<'a> {
     mount_point: std::borrow::Cow<'a, str>,
     clients: crate::metrics::Figures,
 }
 
-/// Tells what any user of a mount may know.
+/// Prints what any user of a mount may know.
 fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
     let told = figures::through_mount(point).map_err(|failure| {
         note(failure.text().trim_end());
@@ -102,7 +103,7 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
         })?);
     }
     note(
-        "this mount belongs to another user: only its figures are told; ask as that user or as root for more",
+        "this mount belongs to another user: it shows only its figures; that user and root can see more",
     );
     let mut text = format!("{}\n", printed(point.as_os_str().as_bytes()));
     for line in figures::lines(&told, "") {
@@ -111,7 +112,7 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
     data(&text)
 }
 
-/// Connects to the daemon of the mount that `path` (resolved) lies on.
+/// Connects to the daemon of the mount that holds `path` (resolved).
 pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client, Status)> {
     let mounts = Mounts::read()?;
     let mounted = mounts.holding(path).ok_or_else(|| unmount::not_mounted(path))?;
@@ -136,7 +137,7 @@ fn table(status: &Status) -> String {
         Phase::Unknown => "doing what this version does not know",
     };
     let mut text = format!("{}\n", printed(status.mount_point.as_bytes()));
-    // Writing to a string does not fail.
+    // Writing to a string cannot fail.
     let mut row = |name: &str, value: String| {
         writeln!(text, "  {name:<9} {}", one_line(&value)).ok();
     };
@@ -149,7 +150,7 @@ fn table(status: &Status) -> String {
     if let Some(behind) = status.follower.as_ref().and_then(behind) {
         row("behind", behind);
     }
-    // As long as all are of one version there is nothing to say.
+    // If all have the same version, there is nothing to print.
     if status.versions.keys().any(|version| *version != status.version) {
         row("versions", format!("other nodes: {}", numbers(&status.versions)));
     }
@@ -204,7 +205,7 @@ fn table(status: &Status) -> String {
     text
 }
 
-/// Says what the cache was worth until now, and what was counted since the mount began.
+/// Writes what the cache saved until now, and the counts since the mount began.
 fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
     if let Some(log) = &status.log {
         row("log", log.clone());
@@ -270,7 +271,7 @@ fn remote(status: &Status) -> String {
     }
 }
 
-/// Says how far this node is behind the others, if it is.
+/// Describes how far this node is behind the others, if it is.
 fn behind(follower: &FollowerReport) -> Option<String> {
     let mut parts = Vec::new();
     if follower.list_failed {
@@ -321,7 +322,7 @@ fn backlog(status: &Status) -> String {
     }
 }
 
-/// Says why changes are not remote yet.
+/// Describes why changes are not yet uploaded.
 fn reasons(reasons: &BacklogReasons) -> String {
     let BacklogReasons { queued, held, uploading, throttled, store_down, refused, read_only } =
         *reasons;

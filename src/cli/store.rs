@@ -29,16 +29,16 @@ pub(super) struct StoreOptions {
     set: Vec<(String, String)>,
 }
 
-/// What is to be done to which store.
+/// The settings for work on a store.
 #[derive(Clone, Debug)]
 pub(super) struct Chosen {
     pub(super) settings: Settings,
-    /// Where the expiry was set; `None` when it is the default.
+    /// Where the expiry was set; `None` if it is the default.
     pub(super) expiry_by: Option<Origin>,
 }
 
 impl StoreOptions {
-    /// Returns the effective settings, and says what is odd about them.
+    /// Returns the effective settings, and prints their warnings.
     pub(super) fn settings(&self) -> Outcome<Chosen> {
         let value = |key: &str, flag: &str, value: &str| FlagValue {
             key: key.to_owned(),

@@ -18,7 +18,8 @@ use crate::clock::{Clock, sleep};
 use crate::config::{Surroundings, format_duration, parse_duration};
 use figures::{Rates, Sample};
 
-/// The shortest interval, and the longest: the daemon counts for clients and entries for ten seconds after a question.
+/// The shortest and the longest interval: the daemon counts clients and entries for ten seconds
+/// after a request.
 const INTERVAL_MIN: Duration = Duration::from_millis(200);
 const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
@@ -74,16 +75,16 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
     })
 }
 
-/// The mount that is watched.
+/// The watched mount.
 struct WatchedMount<'a> {
     around: &'a Surroundings,
     dir: &'a Path,
-    /// Each clock begins at its own zero.
+    /// Each clock starts at its own zero.
     clock: Clock,
 }
 
 impl WatchedMount<'_> {
-    /// Asks the daemon that serves it at this moment; it does not keep a connection for long.
+    /// Asks the daemon that serves it now; the daemon does not keep a connection open for long.
     async fn look(&self) -> Outcome<Sample> {
         let (mut client, status) = status::find(self.around, self.dir).await?;
         let busy = client.busy().await?;

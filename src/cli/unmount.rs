@@ -85,9 +85,9 @@ fn point(around: &Surroundings, command: &Unmount) -> Outcome<PathBuf> {
     point::settle(around, None, &flags).map(|(point, _)| point)
 }
 
-/// Takes away a dead mount, if there is one, unless the service manager is about to mount there again:
-/// until then programs are better off with an error than with the empty directory below, into which they
-/// would write what is never seen again.
+/// Removes a dead mount, if there is one, unless the service manager is about to mount there again.
+/// Until then programs should get an error rather than the empty directory below, into which they
+/// would write files that are never seen again.
 fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
     if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
         return Ok(());
@@ -99,8 +99,8 @@ fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
     point::clear_stale(point)
 }
 
-/// Reads what the service manager says about the end of the daemon in `ExecStopPost=`: after these the
-/// unit is started again.
+/// Reports whether the service manager restarts the unit, according to the daemon's end in the
+/// environment of `ExecStopPost=`.
 fn restart_follows(around: &Surroundings) -> bool {
     let result = around.variable("SERVICE_RESULT").and_then(|result| result.to_str());
     let refused = around.variable("EXIT_STATUS").is_some_and(|status| status == "2");
@@ -111,19 +111,19 @@ fn restart_follows(around: &Surroundings) -> bool {
     }
 }
 
-/// Says that nothing of ours is there.
+/// Returns the failure that nothing of ours is mounted there.
 pub(super) fn not_mounted(point: &Path) -> Failure {
     Failure::not_mounted(format!("{} is not a hearthfs mount", point.display()))
         .hint("`hearthfs status` lists those that are")
 }
 
-/// Says that it is not ours to ask about.
+/// Returns the failure that the mount belongs to another user.
 pub(super) fn foreign(point: &Path) -> Failure {
     Failure::refused(format!("{} is the mount of another user", point.display()))
         .hint("ask as that user or as root")
 }
 
-/// Has the daemon drain, unmount and end, and waits for its end.
+/// Makes the daemon drain, unmount and end, and waits for its end.
 pub(super) async fn shut_down(
     mut client: Client,
     point: &Path,
@@ -139,7 +139,7 @@ pub(super) async fn shut_down(
             return Err(Failure::failed(format!("{shown} is in use: {}", error.chain()))
                 .hint(format!("`fuser -vm {shown}` shows which processes use it")));
         }
-        // It may have ended before its answer came through; the table of mounts knows.
+        // The daemon may have ended before its answer arrived; the table of mounts shows that.
         Err(error) if error.kind() == Kind::Closed => DrainReport {
             complete: false,
             trouble: Some("the daemon ended without an answer".to_owned()),
@@ -174,7 +174,7 @@ mod tests {
         assert!(!follows(&[("SERVICE_RESULT", "success"), ("EXIT_STATUS", "0")]));
         assert!(!follows(&[("SERVICE_RESULT", "timeout")]));
         assert!(!follows(&[]), "called by hand");
-        // The unit and this must mean the same.
+        // The unit and this code must agree.
         let unit = include_str!("../../systemd/hearthfs@.service");
         for line in ["\nRestart=on-failure\n", "\nRestartPreventExitStatus=2\n"] {
             assert!(unit.contains(line), "{line}");

@@ -1,7 +1,7 @@
 //! `hearthfs warm`.
 //!
-//! Owns which files are meant, which the kernel says as for any program of the user. Must never fetch by itself: the daemon
-//! does, and knows what there is room for.
+//! Owns which files are meant, which the kernel shows as to any program of the user. Must never
+//! fetch by itself: the daemon does that, and knows how much room there is.
 
 use std::collections::HashSet;
 use std::io::ErrorKind;
@@ -24,7 +24,7 @@ use crate::error::Kind;
 use crate::name::TreePath;
 use crate::namespace::path_to_hex;
 
-/// What the help says beside the options.
+/// The notes of the help text besides the options.
 pub(super) const NOTES: &str = "\
 Fetches from the store what is not on this node yet, so that programs do not wait for it. Nothing is evicted, and programs that wait go first. \
 Where there is no more room (local.cache_size), the rest stays remote. Only root and the user of the mount may ask for it; Ctrl-C ends it, and what was \
@@ -93,7 +93,7 @@ pub(super) fn run(command: &Warm) -> Outcome<()> {
             note("there is no remote to fetch from: this mount is a local cache only");
             return Ok(());
         }
-        // What is named by then is what the store has, and a store that is down is told first.
+        // After this, names lead to what the store has, and a store that is down is reported first.
         ask(&mut client, Vec::new(), |_| ()).await?;
         let mut meant = Meant::default();
         if let Some(listed) = listed {
@@ -110,7 +110,7 @@ pub(super) fn run(command: &Warm) -> Outcome<()> {
     })
 }
 
-/// Has the daemon fetch files, some at a time.
+/// Makes the daemon fetch files, some at a time.
 async fn fetch(client: &mut Client, files: &[TreePath]) -> Outcome<WarmReport> {
     let mut sum = WarmReport::default();
     let mut progress = Progress::new();
@@ -150,14 +150,14 @@ async fn ask(
     })
 }
 
-/// Says how far it is.
+/// Describes the progress.
 fn going(report: &WarmReport, files: usize) -> String {
     let done = report.here + report.fetched + report.without_room + report.failed + report.missing;
     let fetched = ByteSize(report.fetched_bytes).human();
     format!("warming: {done} of {}, {fetched} fetched", count(files as u64, "file", "files"))
 }
 
-/// Prints the outcome.
+/// Prints the result.
 fn tell(command: &Warm, meant: &Meant, report: WarmReport) -> Outcome<()> {
     let mut report = report;
     report.missing += meant.troubles.count();
@@ -204,7 +204,7 @@ struct Meant {
     files: Vec<TreePath>,
     known: HashSet<TreePath>,
     troubles: Troubles,
-    /// Patterns that fit nothing, as they are shown.
+    /// Patterns without a match, as displayed.
     unmatched: Vec<String>,
 }
 
@@ -251,7 +251,7 @@ impl Meant {
         Ok(())
     }
 
-    /// Takes all files, the last ones first.
+    /// Takes all files, the latest first.
     fn take_all(&mut self, around: &Surroundings, dir: &Path) -> Outcome<()> {
         self.walk(around, dir, true).map(drop)
     }
@@ -263,7 +263,7 @@ impl Meant {
         let walked = walk(&query, &mut finding);
         let WarmWalk { troubles, mut found, .. } = finding;
         self.troubles = troubles;
-        // A name without a wildcard that is not there.
+        // A name without a wildcard that does not exist.
         let fits = match walked {
             Err(failure) if found.is_empty() => {
                 note(failure.text().trim_end());
@@ -281,12 +281,12 @@ impl Meant {
     }
 }
 
-/// The walk that finds files.
+/// The walk that collects files.
 struct WarmWalk<'a> {
     query: &'a Query,
     by_time: bool,
     troubles: Troubles,
-    /// With their times, if these are wanted.
+    /// With their times, if these are needed.
     found: Vec<((i64, u64), TreePath)>,
 }
 
@@ -355,7 +355,7 @@ fn path_of(line: &[u8]) -> Result<TreePath, String> {
     })
 }
 
-/// Writes a path as a list has it.
+/// Writes a path as in a list.
 pub(super) fn line_of(path: &TreePath) -> String {
     let names: Vec<&[u8]> = path.components().collect();
     printed(&names.join(&b'/')) + "\n"

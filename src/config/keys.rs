@@ -1,7 +1,7 @@
 //! The keys that exist: one table, which reading, checking, showing and the shipped file share.
 //!
-//! Owns each key's name, default, meaning and check. Must never gain a key for what has one right
-//! answer: that is a constant with a comment.
+//! Owns each key's name, default, meaning and check. Must never gain a key for a value with one
+//! right answer: that is a constant with a comment.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::settings::{AllowOther, ClientDirs, IoMode, LogFormat, Settings, Writes};
 use super::units::{ByteSize, format_duration, parse_age, parse_duration};
 
-/// The smallest cache that can do its work: the largest batch must fit beside what is read.
+/// The smallest usable cache: the largest batch must fit beside what is read.
 pub const CACHE_SIZE_MIN: ByteSize = ByteSize::mib(16);
 /// The most threads that answer the kernel.
 pub const THREADS_MAX: usize = 64;
@@ -19,9 +19,9 @@ pub const THREADS_MAX: usize = 64;
 pub enum Shape {
     /// A string.
     Text,
-    /// `true` or `false`, or else a string.
+    /// `true` or `false`, or otherwise a string.
     Switch,
-    /// A whole number, or else a string.
+    /// A whole number, or otherwise a string.
     Count,
 }
 
@@ -32,11 +32,11 @@ pub struct Key {
     pub name: &'static str,
     /// The form of its value in the file.
     pub shape: Shape,
-    /// The default, as it would be written; empty where it is found out at start.
+    /// The default, as it would be written; empty if it is determined at start.
     pub default: &'static str,
     /// The environment variable that sets it.
     pub variable: Option<&'static str>,
-    /// Checks a value and stores it; the error says what is allowed.
+    /// Checks a value and stores it; the error describes what is allowed.
     pub set: fn(&mut Settings, &str) -> Result<(), String>,
 }
 
@@ -261,7 +261,7 @@ fn threads(value: &str) -> Result<Option<usize>, String> {
 }
 
 fn client_dirs(value: &str) -> Result<ClientDirs, String> {
-    // The set-group-ID bit is not among them: `mkdir` takes none, and the service may set none.
+    // Without the set-group-ID bit: `mkdir` ignores it, and the service may not set it.
     const MODE_MAX: u32 = 0o1777;
     match value {
         "auto" => return Ok(ClientDirs::Auto),
@@ -294,7 +294,7 @@ fn mount_point(value: &str) -> Result<PathBuf, String> {
 
 fn textfile(value: &str) -> Result<PathBuf, String> {
     let path = directory(value)?;
-    // A textfile collector reads no other names.
+    // A textfile collector reads only such names.
     let is_it = path.is_absolute() && path.extension().is_some_and(|end| end == "prom");
     if is_it { Ok(path) } else { Err("expected an absolute path that ends in .prom".to_owned()) }
 }

@@ -1,13 +1,13 @@
 //! Addresses at which a mount answers monitors.
 //!
-//! Owns their form. Must never look one up or open it.
+//! Owns their form. Must never resolve or open one.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// What stands before the path of a socket.
+/// The prefix of the path of a socket.
 const UNIX: &str = "unix:";
 
 /// An address at which a mount answers monitors.
@@ -20,7 +20,7 @@ pub enum ListenAt {
 }
 
 impl ListenAt {
-    /// Reports whether only this machine reaches it.
+    /// Reports whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(at) => at.ip().is_loopback(),

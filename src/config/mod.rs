@@ -36,12 +36,12 @@ pub use url::{RemoteUrl, without_secrets};
 
 use source::Raw;
 
-/// What the command line says about settings.
+/// The settings on the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// The file of `--config`.
     pub file: Option<PathBuf>,
-    /// Values of keys.
+    /// The values of keys.
     pub values: Vec<FlagValue>,
 }
 
@@ -67,7 +67,7 @@ pub struct Effective {
     pub origin: Origin,
 }
 
-/// The settings with what there is to say about them.
+/// The settings and what the load found.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     /// The settings.
@@ -76,7 +76,7 @@ pub struct Loaded {
     pub effective: Vec<Effective>,
     /// The file that was read, if any.
     pub file: Option<PathBuf>,
-    /// What is odd but no reason to refuse.
+    /// Warnings: oddities that are no reason to refuse.
     pub warnings: Vec<String>,
 }
 
@@ -87,7 +87,7 @@ impl Loaded {
     }
 }
 
-/// All that is wrong with a configuration, so that it can be put right in one go.
+/// All problems of a configuration, so that they can be fixed at once.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Refusal(pub Vec<Problem>);
 
@@ -106,13 +106,13 @@ impl fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 /// Finds the effective settings of the mount at `mount_point`, which must be absolute and resolved.
-/// Without one, `mount.directory` says where; without that too, the default of the cache directory
-/// stays open (empty).
+/// Without one, `mount.directory` names the mount point. Without that too, the default of the cache
+/// directory stays empty.
 ///
 /// # Errors
 ///
-/// Every problem of the file, the variables and the flags together: a key that is unknown, a value out of its limits, a
-/// file that cannot be read.
+/// Every problem of the file, the variables and the flags together: a key that is unknown, a value
+/// outside its limits, a file that cannot be read.
 pub fn load(
     flags: &Flags,
     around: &Surroundings,
@@ -130,8 +130,8 @@ pub fn load(
     layers.push(from_flags(flags, &mut problems));
 
     let mut chosen: BTreeMap<&'static str, Raw> = BTreeMap::new();
-    // A later layer wins, but what an earlier one holds is checked all the same: a value that is wrong
-    // today would otherwise wait for the day on which the flag is left out.
+    // A later layer wins, but earlier values are checked all the same. Otherwise a wrong value
+    // would be noticed only when the flag is left out one day.
     let mut scratch = Settings::default();
     for raw in layers.into_iter().flatten() {
         match (raw.key.set)(&mut scratch, &raw.value) {
@@ -158,7 +158,7 @@ fn refused(raw: &Raw, reason: String) -> Problem {
     Problem::new(raw.origin.clone(), raw.key.name, Some(&raw.value), reason)
 }
 
-/// A file that is named must be there; one in the usual places is taken if it is.
+/// Returns the file to read: a named file must exist; one in the usual places is optional.
 fn find_file(flags: &Flags, around: &Surroundings) -> Option<PathBuf> {
     let named = flags.file.clone().or_else(|| around.variable("HEARTHFS_CONFIG").map(Into::into));
     match named {
@@ -192,7 +192,7 @@ fn apply(chosen: &BTreeMap<&'static str, Raw>) -> (Settings, Vec<Effective>) {
             Some(raw) => (raw.value.as_str(), raw.origin.clone()),
             None => (key.default, Origin::Default),
         };
-        // Chosen values have passed their check, and a test holds every default to it.
+        // Chosen values have passed their check, and a test checks every default.
         let passed = (key.set)(&mut settings, value);
         debug_assert_eq!(passed, Ok(()), "{}", key.name);
         effective.push(Effective { key: key.name, value: value.to_owned(), origin });
@@ -200,7 +200,7 @@ fn apply(chosen: &BTreeMap<&'static str, Raw>) -> (Settings, Vec<Effective>) {
     (settings, effective)
 }
 
-/// A mount point that an argument names goes before the key.
+/// Settles the mount point: an argument takes precedence over the key.
 fn settle_mount_point(
     settings: &mut Settings,
     effective: &mut [Effective],
@@ -248,7 +248,7 @@ fn settle_cache_dir(
     }
 }
 
-/// A user who sets only the deadline means all waits: the default of the other one gives way.
+/// A user who sets only the deadline means all waits, so the default of the other wait is lowered to it.
 fn settle_open_wait(settings: &mut Settings, effective: &mut [Effective]) {
     let limit = settings.remote.deadline;
     let wait = effective.iter_mut().find(|e| e.key == "writeback.open_wait");
@@ -260,7 +260,7 @@ fn settle_open_wait(settings: &mut Settings, effective: &mut [Effective]) {
     }
 }
 
-/// Checks what no single key can know.
+/// Checks conditions that involve several keys.
 fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<Problem>) {
     let mut refuse = |name: &str, reason: String| {
         if let Some(entry) = effective.iter().find(|e| e.key == name) {
@@ -298,7 +298,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
     }
 }
 
-/// Checks keys that not every cloud has a meaning for.
+/// Checks keys that only some clouds support.
 fn check_cloud(remote: &RemoteSettings, mut refuse: impl FnMut(&str, String)) {
     let scheme = match &remote.url {
         Some(RemoteUrl::Gcs { .. }) => "gs://",

@@ -1,7 +1,6 @@
-//! The places that settings default to.
+//! Default paths.
 //!
-//! Owns the rules for the configuration file's and the cache directory's place. Must never create
-//! anything.
+//! Owns the rules for the places of the configuration file and the cache directory. Must never create anything.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -10,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use super::source::Surroundings;
 
-/// The longest directory name that is made from a mount point; a longer one is cut and told apart
-/// by a digest.
+/// The longest directory name that is made from a mount point; a longer one is cut, and a digest
+/// keeps it unique.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Returns the configuration files that are tried when none is named, most particular first.
+/// Returns the configuration files that are tried when none is named, the most specific first.
 pub fn config_files(around: &Surroundings) -> Vec<PathBuf> {
     let mut files = Vec::new();
     if around.uid != 0 {
@@ -55,7 +54,7 @@ pub fn log_base(around: &Surroundings) -> PathBuf {
     }
 }
 
-/// Returns the name of a mount: its path written as one directory name, the way systemd names
+/// Returns the name of a mount: its path written as one directory name, in the way systemd names
 /// instances, so that two mounts never share one.
 pub fn mount_name(mount_point: &Path) -> String {
     let bytes = mount_point.as_os_str().as_bytes();
@@ -86,16 +85,16 @@ pub fn is_inside(inner: &Path, outer: &Path) -> bool {
     inner.starts_with(outer)
 }
 
-/// Resolves a path whose end need not exist yet: what exists is canonical, the rest is appended.
+/// Resolves a path whose end need not exist yet: the existing part is canonical, the rest is appended.
 ///
 /// The last component is never opened: on a dead mount that would fail, on a stuck one it would hang.
 pub fn resolve(path: &Path) -> PathBuf {
     let mut path = path.to_owned();
-    // As many links as the kernel follows.
+    // The kernel follows at most this many links.
     for _ in 0..40 {
         let Some((parent, name)) = split(&path) else { return resolve_parent(&path) };
         let here = resolve_parent(parent).join(name);
-        // On a mount point this fails without asking the daemon of the mount.
+        // On a mount point this fails without a request to the daemon of the mount.
         match std::fs::read_link(&here) {
             Ok(target) => path = here.parent().unwrap_or(&here).join(target),
             Err(_) => return here,

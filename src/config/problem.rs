@@ -1,6 +1,6 @@
-//! A value that cannot be, and where it stands.
+//! An invalid value, and where it is set.
 //!
-//! Owns the words for both. Must never show a secret that an address holds.
+//! Owns the words for both. Must never show a secret that an address contains.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use super::url::without_secrets;
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 pub enum Origin {
-    /// It was not set.
+    /// It is the default.
     Default,
     /// In the file.
     File {
@@ -24,12 +24,12 @@ pub enum Origin {
     },
     /// By an environment variable.
     Environment {
-        /// Which one.
+        /// The variable.
         variable: String,
     },
     /// On the command line.
     Flag {
-        /// Which flag.
+        /// The flag.
         flag: String,
     },
 }
@@ -45,12 +45,12 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value that cannot be: where it stands, what it is, and what would be allowed.
+/// An invalid value: where it is set, what it is, and what would be allowed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Problem {
-    /// Where it stands.
+    /// Where it is set.
     pub origin: Origin,
-    /// The key, or what stands in its place.
+    /// The key, or what was written in its place.
     pub key: String,
     /// The value, if there is one.
     pub value: Option<String>,

@@ -1,6 +1,6 @@
-//! The tables `[profiles.NAME]`: what the configuration adds to what is known of clients.
+//! The tables `[profiles.NAME]`: what the configuration adds to the known clients.
 //!
-//! Owns where each of their keys stands in the file. Must never decide what a key means: the profiles do.
+//! Owns the position of each of their keys in the file. Must never decide what a key means: the profiles do.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use crate::namespace::{PROFILE_KEYS, Profiles, ProfilesDraft, Refused};
 
 /// The section that holds them.
 pub(super) const SECTION: &str = "profiles";
-/// How much of a value is shown where it is refused, in characters.
+/// The longest part of a refused value that is shown, in characters.
 const SHOWN_CHARS_MAX: usize = 80;
 
-/// Reads the tables on top of the profiles that come with the program; `at` names a place in the text.
+/// Reads the tables on top of the profiles that come with the program; `at` describes a position in the text.
 pub(super) fn read(
     tables: DeTable<'_>,
     text: &str,
@@ -73,7 +73,7 @@ fn unknown(key: &str) -> String {
     }
 }
 
-/// Returns a value as it was written, on one line and not too long.
+/// Returns a value as it was written, shortened to one line.
 fn shown(value: &str) -> String {
     let line = value.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() <= SHOWN_CHARS_MAX {

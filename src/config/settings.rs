@@ -1,4 +1,4 @@
-//! The effective values, as the rest of the program takes them.
+//! The effective values, as the rest of the program uses them.
 //!
 //! Owns plain data, one struct per section of the file. Must never read anything.
 
@@ -13,30 +13,30 @@ use crate::namespace::Profiles;
 /// All effective values of one mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Settings {
-    /// How the kernel reaches us.
+    /// Settings of the mount.
     pub mount: MountSettings,
     /// The cache directory of this node.
     pub local: Local,
     /// The object store.
     pub remote: RemoteSettings,
-    /// How closed files travel to it.
+    /// How closed files are uploaded.
     pub writeback: Writeback,
     /// How long entries live.
     pub expiry: Expiry,
-    /// What a command on the mount is given.
+    /// Settings for commands that `hearthfs run` starts.
     pub run: RunSettings,
     /// What monitors may read.
     pub metrics: MetricsSettings,
-    /// What is written about it.
+    /// Settings of the log.
     pub log: Log,
-    /// What is known of clients: what comes with the program, and what the configuration adds.
+    /// The known clients: those that come with the program, and what the configuration adds.
     pub profiles: Profiles,
 }
 
 /// Section `[mount]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MountSettings {
-    /// Where; `None` leaves it to the command line.
+    /// The mount point; `None` leaves it to the command line.
     pub directory: Option<PathBuf>,
     /// Whether reads and writes go straight to the backing files.
     pub io: IoMode,
@@ -48,29 +48,29 @@ pub struct MountSettings {
     pub client_dirs: ClientDirs,
     /// Whether files have extended attributes of `user.*`.
     pub xattrs: bool,
-    /// Threads that answer the kernel; `None` chooses by the number of processors.
+    /// Threads that answer the kernel; `None` means that the number of processors decides.
     pub threads: Option<usize>,
 }
 
-/// How reads and writes travel.
+/// Whether reads and writes use passthrough.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum IoMode {
-    /// Passthrough where the kernel grants it, ordinary I/O elsewhere.
+    /// Passthrough if the kernel grants it, otherwise ordinary I/O.
     #[default]
     Auto,
     /// Passthrough, or refuse to mount.
     Passthrough,
-    /// Ordinary I/O even where passthrough would be granted.
+    /// Ordinary I/O even if passthrough would be granted.
     Ordinary,
 }
 
 /// Where the writes of programs go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Writes {
-    /// All nodes get it.
+    /// Written files reach all nodes.
     #[default]
     Shared,
-    /// It stays on this node.
+    /// Written files stay on this node.
     Private,
     /// Writers get EROFS.
     None,
@@ -99,10 +99,10 @@ pub enum AllowOther {
     No,
 }
 
-/// Whether the daemon makes the directories of clients that are missing in the root of the mount.
+/// Whether the daemon makes missing directories of clients in the root of the mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ClientDirs {
-    /// With mode 1777, on a mount that is meant for several users: made by a service, or with `allow_other = true`.
+    /// With mode 1777, on a mount meant for several users: started by a service, or with `allow_other = true`.
     #[default]
     Auto,
     /// No.
@@ -116,7 +116,7 @@ pub enum ClientDirs {
 pub struct Local {
     /// The cache directory; absolute.
     pub cache_dir: PathBuf,
-    /// The most that it may hold.
+    /// The largest size of its content.
     pub cache_size: ByteSize,
 }
 
@@ -125,19 +125,19 @@ pub struct Local {
 pub struct RemoteSettings {
     /// The store; `None` is a local cache only.
     pub url: Option<RemoteUrl>,
-    /// Address of another server than the cloud's own; `None` leaves it to the cloud's variables and
-    /// files.
+    /// The address of another server than the cloud's own; `None` leaves it to the cloud's variables and files.
     pub endpoint: Option<String>,
     /// Region of an S3 bucket; `None` leaves it to the AWS variables and files.
     pub region: Option<String>,
-    /// Whether the name of the bucket (S3) or account (Azure) stands in the path and not in the host
-    /// name; `None` finds out by the endpoint.
+    /// Whether the name of the bucket (S3) or account (Azure) goes into the path instead of the
+    /// host name; `None` means that the endpoint decides.
     pub path_style: Option<bool>,
     /// The longest that an operation on the mount may wait for the store.
     pub deadline: Duration,
     /// How old an answer about the store may be; zero asks each time.
     pub freshness: Duration,
-    /// How much of what the store got last is fetched after the mount; zero is nothing, also while programs read.
+    /// How many of the newest bytes in the store are fetched after the mount. Zero fetches none,
+    /// and also turns off fetching ahead while programs read.
     pub prefetch: ByteSize,
 }
 
@@ -146,20 +146,20 @@ pub struct RemoteSettings {
 pub struct Writeback {
     /// How long closed files are gathered into one batch.
     pub delay: Duration,
-    /// How many bytes end a batch earlier.
+    /// The size at which a batch ends early.
     pub batch: ByteSize,
-    /// How long an ending mount goes on uploading.
+    /// How long an ending mount continues to upload.
     pub drain_deadline: Duration,
     /// How long a reader waits for the first version of a file that is being written.
     pub open_wait: Duration,
-    /// How long a writer waits for room when what is not yet remote fills the cache.
+    /// How long a writer waits for room when pending changes fill the cache.
     pub full_wait: Duration,
 }
 
 /// Section `[expiry]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Expiry {
-    /// How long the bytes of an entry serve after they were stored; `None` is for ever.
+    /// How long the bytes of an entry are served after they were stored; `None` is for ever.
     pub age: Option<Duration>,
     /// Whether the bytes of an entry that is used after half its age are stored again.
     pub renew_on_use: bool,
@@ -168,18 +168,18 @@ pub struct Expiry {
 /// Section `[run]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RunSettings {
-    /// Whether clients that leave out what compiles quickly are told to keep it too.
+    /// Whether clients that do not cache quick compilations are told to cache them too.
     pub cache_short_compiles: bool,
 }
 
 /// Section `[metrics]`.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MetricsSettings {
-    /// Where they are answered; `None` is nowhere.
+    /// The address; `None` serves no figures.
     pub listen: Option<ListenAt>,
-    /// Whether that may be an address that other machines reach.
+    /// Whether the address may be reachable from other machines.
     pub allow_remote: bool,
-    /// The file that is written for a textfile collector; absolute.
+    /// The file for a textfile collector; absolute.
     pub textfile: Option<PathBuf>,
 }
 

@@ -1,6 +1,6 @@
 //! Where values come from: flags, environment, file, defaults.
 //!
-//! Owns reading the file and naming the place of each value. Must never decide what a value means:
+//! Owns reading the file and naming the source of each value. Must never decide what a value means:
 //! the table of keys does.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::namespace::Profiles;
 /// The largest configuration file that is read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A value as it was written, before its meaning is known.
+/// A value as it was written, not interpreted yet.
 #[derive(Clone, Debug)]
 pub(super) struct Raw {
     pub(super) key: &'static Key,
@@ -26,35 +26,35 @@ pub(super) struct Raw {
     pub(super) origin: Origin,
 }
 
-/// What surrounds the process, as far as settings depend on it; a value, so that a test can make one.
+/// The environment of the process, as far as settings depend on it; a value, so that a test can construct one.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings {
     /// The environment variables.
     pub variables: BTreeMap<OsString, OsString>,
     /// The effective user.
     pub uid: u32,
-    /// The current directory, which relative paths start from.
+    /// The current directory, to which relative paths refer.
     pub current_dir: PathBuf,
 }
 
 impl Surroundings {
-    /// Reads those of this process.
+    /// Reads the environment of this process.
     pub fn of_process() -> Self {
         Self {
             variables: std::env::vars_os().collect(),
             uid: rustix::process::geteuid().as_raw(),
-            // Without one (it was removed), relative paths fail by name where they are used.
+            // Without one (it was removed), relative paths fail with their name when they are used.
             current_dir: std::env::current_dir().unwrap_or_default(),
         }
     }
 
-    /// Returns a variable that is set and not empty.
+    /// Returns a variable unless it is unset or empty.
     pub fn variable(&self, name: &str) -> Option<&OsStr> {
         self.variables.get(OsStr::new(name)).map(OsString::as_os_str).filter(|v| !v.is_empty())
     }
 
-    /// Returns a variable that holds an absolute path; a relative one counts as not set, as the rules
-    /// for base directories say.
+    /// Returns a variable with an absolute path; a relative one counts as unset, as the rules for
+    /// base directories require.
     pub fn directory(&self, name: &str) -> Option<PathBuf> {
         self.variable(name).map(PathBuf::from).filter(|path| path.is_absolute())
     }
@@ -97,7 +97,7 @@ fn strange_variables(around: &Surroundings) -> Vec<String> {
         .collect()
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Parsed {
     pub(super) raws: Vec<Raw>,
@@ -177,7 +177,7 @@ pub(super) fn parse(path: &Path, text: &str) -> Parsed {
             }
         }
     }
-    // The table is sorted by name; people read a file by line.
+    // The table is sorted by name, but people read a file by line.
     problems.sort_by_key(|problem| match problem.origin {
         Origin::File { line, .. } => line,
         _ => 0,
@@ -194,7 +194,7 @@ fn line_of(text: &str, offset: usize) -> usize {
     text.bytes().take(offset).filter(|b| *b == b'\n').count() + 1
 }
 
-/// A key that stands before any section.
+/// Returns the problem of a key before any section.
 fn stray_key(origin: Origin, name: &str) -> Problem {
     let home = keys::KEYS.iter().find(|key| key.short() == name);
     let reason = match home {
@@ -223,7 +223,7 @@ fn unknown_key(origin: Origin, section: &str, name: &str) -> Problem {
     Problem { key: full, ..unknown(origin, "key", name, &here) }
 }
 
-/// Returns the value as text, or else how it was written and what is wrong with it.
+/// Returns the value as text, or else its written form and what is wrong with it.
 fn written(key: &Key, value: &DeValue<'_>) -> Result<String, (String, String)> {
     match (value, key.shape) {
         (DeValue::String(text), _) => Ok(text.clone().into_owned()),

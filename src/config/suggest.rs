@@ -1,8 +1,8 @@
-//! "Did you mean": the nearest of the words that exist.
+//! "Did you mean": the nearest of the existing words.
 //!
-//! Owns the measure of nearness. Must never suggest a word that is not on the list it was given.
+//! Owns the measure of nearness. Must never suggest a word that is not in the given list.
 
-/// Returns the candidate that is fewest edits away from `word`, if that is near enough to be a slip.
+/// Returns the candidate with the fewest edits from `word`, if that is few enough for a typing error.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let limit = (word.chars().count() / 3).clamp(1, 3);
     candidates
@@ -13,8 +13,8 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// Counts the insertions, deletions, replacements and swaps of neighbours between two words;
-/// letters differ regardless of case, and `-` counts as `_`.
+/// Counts the insertions, deletions, replacements and swaps of neighbours between two words. Case
+/// does not matter, and `-` equals `_`.
 fn distance(a: &str, b: &str) -> usize {
     let fold = |text: &str| -> Vec<char> {
         text.to_lowercase().chars().map(|c| if c == '-' { '_' } else { c }).collect()

@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// What a size may look like, for messages.
+/// The form of a size, for messages.
 pub(super) const SIZE_FORM: &str =
     "a number with a unit of B, KiB, MiB, GiB, TiB, KB, MB, GB or TB, such as \"50GiB\"";
-/// What a time may look like, for messages.
+/// The form of a time, for messages.
 pub(super) const TIME_FORM: &str =
     "numbers with units of ms, s, m, h or d, such as \"200ms\", \"5s\" or \"1m30s\"";
 
-/// The age of what lives for ever.
+/// The age of entries that live for ever.
 const NEVER: &str = "never";
-/// The shortest life of an entry; tests live on it.
+/// The shortest life of an entry; tests rely on it.
 const AGE_MIN: Duration = Duration::from_secs(1);
-/// The longest: what is older than ten years was meant to be for ever.
+/// The longest life: a longer one was meant to be for ever.
 const AGE_MAX: Duration = Duration::from_hours(3650 * 24);
 
-/// Digits after the decimal point that count; more are refused rather than dropped.
+/// The most digits after the decimal point; more are refused rather than dropped.
 const FRACTION_DIGITS_MAX: usize = 9;
 
 const SIZE_UNITS: [(&str, u64); 9] = [
@@ -65,7 +65,7 @@ impl ByteSize {
 }
 
 impl fmt::Display for ByteSize {
-    /// Writes the exact form that `from_str` reads back, with the largest unit that divides it.
+    /// Writes the exact form that `from_str` parses, with the largest unit that divides it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let fits = |scale: u64| self.0 >= scale && self.0.is_multiple_of(scale);
         let (name, scale) =
@@ -146,7 +146,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(total_ms))
 }
 
-/// Writes a time in the form that [`parse_duration`] reads back; it is rounded to milliseconds.
+/// Writes a time in the form that [`parse_duration`] parses, rounded to milliseconds.
 pub fn format_duration(time: Duration) -> String {
     let mut left = time.as_millis() as u64;
     if left == 0 {
@@ -180,7 +180,7 @@ pub fn parse_age(text: &str) -> Result<Option<Duration>, String> {
     Ok(Some(age))
 }
 
-/// Writes how long entries live, in the form that [`parse_age`] reads back.
+/// Writes how long entries live, in the form that [`parse_age`] parses.
 pub fn format_age(age: Option<Duration>) -> String {
     age.map_or_else(|| NEVER.to_owned(), format_duration)
 }
@@ -191,8 +191,7 @@ fn split_number(text: &str) -> (&str, &str) {
     (&text[..end], text[end..].trim_start())
 }
 
-/// Multiplies a decimal number by `scale` without going through floating point; what is smaller
-/// than one is cut off.
+/// Multiplies a decimal number by `scale` without floating point; fractions of one are cut off.
 fn scaled(number: &str, scale: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());

@@ -1,7 +1,7 @@
 //! The address of the remote, as it is written.
 //!
-//! Owns the check of its form. Must never connect to anything, and never repeat a password that
-//! a person put into an address: messages show it without.
+//! Owns the check of its form. Must never connect to anything, and never repeat a password that a
+//! person put into an address: messages omit it.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use std::str::FromStr;
 
 use serde::Serialize;
 
-/// What an address may look like, for messages.
+/// The form of an address, for messages.
 pub(super) const URL_FORM: &str = "s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX], \
     az://ACCOUNT/CONTAINER[/PREFIX] or file:///DIRECTORY";
 
 /// The longest address that is accepted, in bytes.
 const URL_BYTES_MAX: usize = 2048;
-/// The longest key prefix, in bytes. All stores allow keys of 1024; ours need about 90 behind the prefix.
+/// The longest key prefix, in bytes. All stores allow keys of 1024; ours need about 90 after the prefix.
 const PREFIX_BYTES_MAX: usize = 512;
 
 /// The address of the remote, checked for its form.
@@ -58,7 +58,7 @@ impl RemoteUrl {
         }
     }
 
-    /// Returns the prefix of every key; a directory has none, as its root is the address itself.
+    /// Returns the prefix of every key; empty for a directory, whose root is the address itself.
     pub fn prefix(&self) -> &str {
         match self {
             Self::S3 { prefix, .. } | Self::Gcs { prefix, .. } | Self::Azure { prefix, .. } => {
@@ -75,7 +75,7 @@ impl fmt::Display for RemoteUrl {
             Self::S3 { bucket, .. } => write!(f, "s3://{bucket}")?,
             Self::Gcs { bucket, .. } => write!(f, "gs://{bucket}")?,
             Self::Azure { account, container, .. } => write!(f, "az://{account}/{container}")?,
-            // The url crate escapes what an address cannot hold; a path that came in comes out.
+            // The url crate escapes the path for the address, so that parsing returns the same path.
             Self::File(dir) => match url::Url::from_file_path(dir) {
                 Ok(url) => f.write_str(url.as_str())?,
                 Err(()) => write!(f, "file://{}", dir.display())?,
@@ -210,8 +210,8 @@ fn is_small(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// Refuses what stands where only a name may stand, and looks like a user with a password. No message
-/// may repeat it: where a secret holds a slash, a part of it ends here.
+/// Refuses text that looks like a user with a password where only a name is allowed. No message may
+/// repeat it: if a secret contains a slash, a part of the secret ends here.
 fn refuse_credentials(name: &str, instead: &str) -> Result<(), String> {
     if name.contains(['@', ':']) {
         return Err(format!("credentials do not belong into an address; use {instead}"));
@@ -247,13 +247,12 @@ fn file(text: &str, rest: &str) -> Result<RemoteUrl, String> {
     if dir == Path::new("/") {
         return Err("the root directory cannot be the remote".to_owned());
     }
-    // Without this a trailing slash would make two addresses of one directory.
+    // Otherwise a trailing slash would give one directory two addresses.
     Ok(RemoteUrl::File(dir.components().collect()))
 }
 
-/// Returns `text` with all that may be a secret blotted out, for messages: what looks like
-/// `user:password@` in front (a password may hold slashes), and whatever follows a `?`, as a signature
-/// for sharing would.
+/// Returns `text` without anything that may be a secret, for messages: removes a leading `user:password@`
+/// (a password may contain slashes), and everything after a `?`, as in a signed address.
 pub fn without_secrets(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
     let (rest, query) = match rest.find('?') {

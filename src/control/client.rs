@@ -38,8 +38,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the daemon at `place`. A socket that a dead daemon left is removed.
-    /// `users` are those whose sockets are believed, besides root's.
+    /// Connects to the daemon at `place`. Removes a socket that a dead daemon left. Sockets of
+    /// `users` are trusted, besides root's.
     ///
     /// # Errors
     ///
@@ -64,17 +64,17 @@ impl Client {
                 format!("{}: not ours to trust", socket.display()),
             ));
         }
-        // As seen from our PID namespace; 0 when the daemon lives where we cannot see it.
+        // As seen from our PID namespace; 0 if the daemon is not visible in it.
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
         Ok(Self { stream: BufReader::new(stream), place: place.clone(), pid })
     }
 
-    /// Returns where the daemon has its socket.
+    /// Returns where the daemon's socket is.
     pub fn place(&self) -> &Place {
         &self.place
     }
 
-    /// Asks for the status.
+    /// Requests the status.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl Client {
         }
     }
 
-    /// Asks for the profiles that the mount goes by, as JSON.
+    /// Requests the profiles that the mount uses, as JSON.
     ///
     /// # Errors
     ///
@@ -100,7 +100,7 @@ impl Client {
         }
     }
 
-    /// Asks which clients and entries are busy; `None` where the daemon is of a version that does not tell.
+    /// Requests the busy clients and entries; `None` if the daemon's version does not support this.
     ///
     /// # Errors
     ///
@@ -114,7 +114,7 @@ impl Client {
         }
     }
 
-    /// Asks why a path is a miss; `None` where the daemon is of a version that does not tell.
+    /// Requests the reason why a path is a miss; `None` if the daemon's version does not support this.
     ///
     /// # Errors
     ///
@@ -128,8 +128,8 @@ impl Client {
         }
     }
 
-    /// Asks for the misses that are remembered, of one user or one client; `None` where the daemon is of a version that does
-    /// not tell.
+    /// Requests the recorded misses of one user or one client; `None` if the daemon's version does
+    /// not support this.
     ///
     /// # Errors
     ///
@@ -147,11 +147,11 @@ impl Client {
         }
     }
 
-    /// Makes files local, as far as there is room; the paths are as in [`Request::Explain`].
+    /// Fetches files to the node, as far as there is room; the paths are as in [`Request::Explain`].
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the store cannot be used, `Invalid` when the daemon is of a version that cannot do this.
+    /// `Unavailable` when the store cannot be used, `Invalid` when the daemon's version does not support this.
     pub async fn warm(
         &mut self,
         paths: Vec<String>,
@@ -168,11 +168,12 @@ impl Client {
         }
     }
 
-    /// Asks what was opened since the last question with that number; the first one begins the recording.
+    /// Requests the files opened since the last request with that number; the first request starts
+    /// the recording.
     ///
     /// # Errors
     ///
-    /// `Busy` when there are too many recordings, `Invalid` when the daemon is of a version that cannot do this.
+    /// `Busy` when there are too many recordings, `Invalid` when the daemon's version does not support this.
     pub async fn opens(&mut self, number: u64, last: bool) -> Result<OpensReport> {
         self.send(&Request::Opens { number, last }).await?;
         match self.receive().await? {
@@ -182,12 +183,12 @@ impl Client {
         }
     }
 
-    /// Waits until all that was published before is remote, for at most `limit`.
+    /// Waits until everything published before is uploaded, for at most `limit`.
     ///
     /// # Errors
     ///
-    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer is not understood.
-    /// A backlog that is left at the limit is no error: the report counts it.
+    /// `TimedOut` or `Closed` when the daemon does not answer or hangs up, `Corrupt` when its answer
+    /// is not understood. A backlog that remains at the limit is no error: the report counts it.
     pub async fn drain(
         &mut self,
         limit: Duration,
@@ -197,8 +198,8 @@ impl Client {
         self.follow(progress).await
     }
 
-    /// Has the daemon drain, unmount and end; `limit` is for the drain: zero leaves the backlog,
-    /// `None` is the daemon's own.
+    /// Makes the daemon drain, unmount and end. `limit` applies to the drain: zero leaves the
+    /// backlog, `None` is the daemon's own limit.
     ///
     /// # Errors
     ///
@@ -214,14 +215,14 @@ impl Client {
         self.follow(progress).await
     }
 
-    /// Waits until the daemon's process is gone; false after `limit`. A daemon that we cannot see is
-    /// taken to be gone when it hangs up.
+    /// Waits until the daemon's process is gone; returns false after `limit`. An invisible daemon
+    /// counts as gone when it hangs up.
     pub async fn wait_gone(mut self, limit: Duration) -> bool {
         let gone = async {
             let mut rest = [0; 512];
             while matches!(self.stream.read(&mut rest).await, Ok(1..)) {}
             let handle = self.pid.map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-            // An error means that there is no such process any more.
+            // An error means that the process no longer exists.
             if let Some(Ok(handle)) = handle {
                 while !has_ended(&handle) {
                     sleep(END_POLL).await;
@@ -269,7 +270,7 @@ impl Client {
     }
 }
 
-/// Makes an error of what the daemon says of a failure.
+/// Makes an error from a failure that the daemon reports.
 fn told(failure: RequestFailure) -> Error {
     let kinds = [Kind::Busy, Kind::Denied, Kind::Invalid, Kind::Unavailable];
     let kind = kinds.into_iter().find(|kind| failure.is(*kind));
@@ -292,8 +293,8 @@ fn has_ended(handle: &OwnedFd) -> bool {
     )
 }
 
-/// Connects to the daemon that serves `mount_point` (absolute, resolved); `owner` is the user of the
-/// mount, if known.
+/// Connects to the daemon that serves `mount_point` (absolute, resolved). `owner` is the user of
+/// the mount, if known.
 ///
 /// # Errors
 ///
@@ -328,8 +329,7 @@ pub async fn find(
     }))
 }
 
-/// Asks all daemons of this user (for root: of the system) for their status. The second list holds
-/// what went wrong with some.
+/// Requests the status of all daemons of this user (for root: of the system). The second list holds the errors.
 pub async fn list(around: &Surroundings) -> (Vec<Status>, Vec<Error>) {
     let (mut found, mut troubles) = (Vec::new(), Vec::new());
     for dir in place::search_dirs(around, None) {
@@ -342,7 +342,7 @@ pub async fn list(around: &Surroundings) -> (Vec<Status>, Vec<Error>) {
             };
             match asked {
                 Ok(status) => found.push(status),
-                // Of others' mounts one only knows that they are not ours to ask about.
+                // Mounts of other users are skipped: we may not query them.
                 Err(error) if matches!(error.kind(), Kind::NotFound | Kind::Denied) => {}
                 Err(error) => troubles.push(error),
             }

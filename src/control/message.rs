@@ -1,7 +1,7 @@
-//! What is said over the control socket.
+//! The messages of the control socket.
 //!
-//! Owns the words, which `status --json` prints and scripts read: fields are added, never renamed.
-//! Must never carry file content or credentials.
+//! Owns the field names, which `status --json` prints and scripts read: fields are added, never
+//! renamed. Must never carry file content or credentials.
 
 use std::collections::BTreeMap;
 
@@ -10,53 +10,53 @@ use serde::{Deserialize, Serialize};
 use crate::error::Kind;
 use crate::metrics::{Figures, Snapshot};
 
-/// What a client asks; one line of JSON.
+/// A request of a client; one line of JSON.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "op", deny_unknown_fields)]
 pub enum Request {
-    /// Asks for a [`Status`].
+    /// Requests a [`Status`].
     Status,
-    /// Asks for the profiles that the mount goes by.
+    /// Requests the profiles that the mount uses.
     Profiles,
-    /// Asks for a [`BusyReport`].
+    /// Requests a [`BusyReport`].
     Busy,
-    /// Asks why a path is a miss.
+    /// Requests the reason why a path is a miss.
     Explain {
-        /// Its path below the mount, two hexadecimal digits a byte, names separated by `/`.
+        /// Its path below the mount, two hexadecimal digits per byte, names separated by `/`.
         path: String,
     },
-    /// Asks for the misses that are remembered.
+    /// Requests the recorded misses.
     Misses {
-        /// Of this user only.
+        /// Only of this user.
         uid: Option<u32>,
-        /// Of this client only.
+        /// Only of this client.
         client: Option<String>,
     },
-    /// Makes files local, as far as there is room.
+    /// Fetches files to the node, as far as there is room.
     Warm {
         /// Their paths below the mount, as in [`Request::Explain`].
         paths: Vec<String>,
     },
-    /// Records what is opened from now on, and asks for what was since the last question.
+    /// Records all opens from now on, and requests those since the last request.
     Opens {
-        /// Tells this recording from others: a random number that the recording process has drawn.
+        /// Identifies the recording: a random number chosen by the client.
         number: u64,
-        /// It is the last question if there is no more.
+        /// This is the last request, if nothing remains to be read.
         last: bool,
     },
-    /// Waits until all that was published before is remote.
+    /// Waits until everything published before is uploaded.
     Drain {
-        /// For at most so long.
+        /// The longest wait.
         timeout_ms: u64,
     },
     /// Drains, unmounts and ends the daemon.
     Shutdown {
-        /// Drains for at most so long: 0 leaves the backlog, `None` is the daemon's own limit.
+        /// The limit of the drain: 0 leaves the backlog, `None` is the daemon's own limit.
         timeout_ms: Option<u64>,
     },
 }
 
-/// What the daemon answers; one line of JSON each, any number of `progress` before the last.
+/// A response of the daemon; one line of JSON each, any number of `progress` before the last.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Response {
@@ -70,42 +70,42 @@ pub enum Response {
     Explained(serde_json::Value),
     /// The answer to `misses`.
     Misses(serde_json::Value),
-    /// How far a `warm` is.
+    /// The progress of a `warm`.
     Warming(WarmReport),
-    /// The end of a `warm`.
+    /// The result of a `warm`.
     Warmed(WarmReport),
     /// The answer to `opens`.
     Opens(OpensReport),
-    /// How far a drain is.
+    /// The progress of a drain.
     Progress(DrainProgress),
-    /// The end of a drain, or of a shutdown: then the mount is gone.
+    /// The result of a drain, or of a shutdown: then the mount is gone.
     Drained(DrainReport),
-    /// It did not work.
+    /// The request failed.
     Error(RequestFailure),
 }
 
-/// Why a request did not work.
+/// Why a request failed.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RequestFailure {
-    /// What kind of trouble, as a word.
+    /// The kind of failure, as a word.
     pub kind: String,
     /// For people.
     pub message: String,
 }
 
 impl RequestFailure {
-    /// Makes a failure of that kind.
+    /// Makes a failure of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind: format!("{kind:?}"), message: message.into() }
     }
 
-    /// Reports whether it is of that kind.
+    /// Reports whether it is of this kind.
     pub fn is(&self, kind: Kind) -> bool {
         self.kind == format!("{kind:?}")
     }
 }
 
-/// All that there is to know about a running mount.
+/// The complete status of a running mount.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -115,71 +115,72 @@ pub struct Status {
     pub pid: u32,
     /// The user it runs as.
     pub uid: u32,
-    /// Where it is mounted; what is not UTF-8 is replaced.
+    /// Where it is mounted; bytes that are not UTF-8 are replaced.
     pub mount_point: String,
     /// The remote's address; `None` is a local cache only.
     pub remote: Option<String>,
-    /// The identity of the store that this node knows, 16 hex digits; `None` without a remote, and before the first
-    /// store was used.
+    /// The identity of the store that this node knows, 16 hex digits; `None` without a remote, and
+    /// before the first store was used.
     pub store: Option<String>,
-    /// Whether this mount has made that store, because there was none.
+    /// Whether this mount made that store, because there was none.
     pub made_store: bool,
     /// The cache directory.
     pub cache_dir: String,
-    /// Where the daemon's log lines go: a file, or `journal`; `None` where they go elsewhere.
+    /// Where the daemon's log lines go: a file, or `journal`; `None` for any other destination.
     pub log: Option<String>,
-    /// When the mount began: milliseconds since the Unix epoch.
+    /// When the mount started: milliseconds since the Unix epoch.
     pub started_ms: u64,
     /// For how long it has been mounted, in milliseconds.
     pub uptime_ms: u64,
-    /// What it is doing.
+    /// The phase of the daemon.
     pub phase: Phase,
-    /// How reads and writes travel.
+    /// Whether reads and writes use passthrough.
     pub io: IoReport,
     /// Whether writers get EROFS.
     pub read_only: bool,
-    /// Whether what programs write stays on this node.
+    /// Whether writes of programs stay on this node.
     #[serde(default)]
     pub private: bool,
-    /// A note when callers of other PID namespaces are told apart by handle only.
+    /// A note if callers of other PID namespaces can only be distinguished by their handles.
     pub pid_namespace: Option<String>,
-    /// Paths that lead to something.
+    /// The number of paths with an entry.
     pub entries: u64,
-    /// How the remote does; `None` without one.
+    /// The state of the remote; `None` without one.
     pub health: Option<Health>,
-    /// How this node follows what others publish; `None` without a remote.
+    /// How far this node has followed the log; `None` without a remote.
     pub follower: Option<FollowerReport>,
-    /// The other nodes of which this mount has read a commit that is at most a day old, by the version of their program.
+    /// The number of other nodes by program version. Counts nodes of which this mount has read a
+    /// commit at most a day old.
     pub versions: BTreeMap<String, u64>,
-    /// Whether the bucket's lifecycle rules fit the expiry; `None` until they were looked at, and where
-    /// there is no bucket.
+    /// Whether the bucket's lifecycle rules match the expiry; `None` until they were checked, and
+    /// without a bucket.
     pub rules: Option<RulesReport>,
-    /// What the remote was seen to do, of that without which hearthfs manages; empty until it has been
-    /// tried, which a mount that only reads never does.
+    /// The tested abilities of the remote that hearthfs can do without. Empty until they were
+    /// tested, which a mount that only reads never does.
     pub abilities: BTreeMap<String, bool>,
-    /// What the cache directory holds.
+    /// The usage of the cache directory.
     pub local: LocalUsage,
-    /// What is published here and not yet remote.
+    /// Changes published here that are not yet uploaded.
     pub backlog: Backlog,
-    /// Why that is not remote yet.
+    /// Why they are not yet uploaded.
     pub backlog_reasons: BacklogReasons,
-    /// Whether writers are slowed, and why; `None` while all goes on at its own speed.
+    /// Whether writers are slowed, and why; `None` if none is.
     pub slowed: Option<SlowedReport>,
-    /// What the store refuses, so that only this node has it; `None` where there is no such thing.
+    /// Contents that the store refuses, so that only this node has them; `None` if there are none.
     pub set_aside: Option<SetAsideReport>,
-    /// Files that stay on this node because they are not complete; a client's profile asks for a check of them.
+    /// Incomplete files, which stay on this node. The profile of a client can request this check.
     pub incomplete: u64,
-    /// What was counted since the mount began.
+    /// Counts since the mount started.
     pub counters: Snapshot,
-    /// What the cache was worth to each client, since this cache directory is in use: it goes on after a restart.
+    /// What each client saved through the cache since this cache directory came into use, across restarts.
     pub clients: Figures,
 }
 
-/// The outcome of making files local. Each file counts, also where several have the same content.
+/// The result of a `warm`. Each file counts, even if several have the same content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WarmReport {
-    /// Files that were on this node before.
+    /// Files that were already on this node.
     pub here: u64,
     /// Their bytes.
     pub here_bytes: u64,
@@ -191,16 +192,16 @@ pub struct WarmReport {
     pub without_room: u64,
     /// Their bytes.
     pub without_room_bytes: u64,
-    /// Files that could not be had.
+    /// Files that could not be fetched.
     pub failed: u64,
-    /// Names that lead to no file.
+    /// Names without a file.
     pub missing: u64,
-    /// Why the last of those that failed could not be had.
+    /// Why the last of the failed files could not be fetched.
     pub trouble: Option<String>,
 }
 
 impl WarmReport {
-    /// Adds the outcome for further files.
+    /// Adds the result for further files.
     pub fn add(&mut self, other: &Self) {
         self.here += other.here;
         self.here_bytes += other.here_bytes;
@@ -214,23 +215,23 @@ impl WarmReport {
     }
 }
 
-/// Some of what was opened since the last question.
+/// Some of the opens since the last request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpensReport {
     /// Paths of files, as in [`Request::Explain`], in the order of their first opens since then.
     pub paths: Vec<String>,
-    /// Opens that could not be kept, because too many waited.
+    /// Opens that were lost because too many were waiting.
     pub lost: u64,
-    /// There is more to ask for at once.
+    /// There is more to request at once.
     pub more: bool,
 }
 
-/// Which clients and entries are busy. It is counted while a client asks, and for ten seconds after.
+/// The busy clients and entries. Counting starts with a request and stops ten seconds after the last one.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BusyReport {
-    /// Each client of which a name was asked for since a client began to ask, by name.
+    /// Each client with a lookup since counting started, by name.
     pub clients: Vec<BusyClient>,
     /// The entries that were opened most, the busiest first.
     pub entries: Vec<BusyEntry>,
@@ -240,9 +241,9 @@ pub struct BusyReport {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BusyClient {
-    /// The name of its profile.
+    /// The name of the client's profile.
     pub name: String,
-    /// Opens that were answered with an entry.
+    /// Opens that got an entry.
     pub hits: u64,
     /// Lookups that failed.
     pub misses: u64,
@@ -252,13 +253,13 @@ pub struct BusyClient {
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BusyEntry {
-    /// Its path below the mount; what is not plain text is escaped.
+    /// Its path below the mount; bytes other than plain text are escaped.
     pub path: String,
-    /// How often it was opened since a client began to ask; what was long ago counts less.
+    /// The number of opens since counting started; older ones count less.
     pub opens: u64,
 }
 
-/// Contents that the store refuses; they count in the backlog, too.
+/// Contents that the store refuses; they also count in the backlog.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SetAsideReport {
@@ -266,119 +267,120 @@ pub struct SetAsideReport {
     pub contents: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What the store said of the last one; empty if it was not asked since the start.
+    /// The store's message about the last one; empty if no upload was tried since the start.
     pub why: String,
 }
 
-/// What a daemon is doing.
+/// The phase of a daemon.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
-    /// Reads what the last run left.
+    /// It reads what the last run left.
     Starting,
-    /// Serves.
+    /// It serves the mount.
     #[default]
     Serving,
-    /// Takes no more writes, uploads the backlog, and ends.
+    /// It refuses new writers, uploads the backlog, and ends.
     Ending,
-    /// Something that only a newer daemon says.
+    /// A phase of a newer daemon.
     #[serde(other)]
     Unknown,
 }
 
-/// How reads and writes travel, and why so.
+/// Whether reads and writes use passthrough, and why.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IoReport {
     /// `passthrough` or `ordinary`.
     pub mode: String,
-    /// Why not passthrough.
+    /// Why it is not passthrough.
     pub reason: Option<String>,
-    /// Why the kernel keeps the locks of `flock`, by inode, when it does: they may then not exclude.
+    /// Why the kernel keeps `flock` locks by inode, if it does: they may then fail to exclude.
     pub locks_by_inode: Option<String>,
 }
 
-/// How the remote does.
+/// The state of the remote.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Health {
     /// Whether it can be used: it answers, and is the store that the node knows.
     pub up: bool,
-    /// For how long that has been so, in milliseconds: since the outage began or the last one ended, and else since the
-    /// mount began.
+    /// How long this has been the case, in milliseconds: since the outage began or the last one
+    /// ended, or else since the mount started.
     pub since_ms: u64,
-    /// The last trouble that made an outage, kept after it came back; without credentials and queries of addresses.
+    /// The last cause of an outage, kept after the outage; without credentials and queries of addresses.
     pub last_error: Option<String>,
-    /// What kind of trouble that was, as a word.
+    /// The kind of that cause, as a word.
     pub last_error_kind: Option<String>,
-    /// How long ago it was met last, in milliseconds.
+    /// How long ago it last occurred, in milliseconds.
     pub last_error_age_ms: Option<u64>,
-    /// Whether it throttles: a request was answered with 429 or 503 within the last ten seconds, or such an answer is being
-    /// waited out.
+    /// Whether it throttles: a request was answered with 429 or 503 within the last ten seconds, or
+    /// still waits because of such an answer.
     pub throttled: bool,
 }
 
-/// How a node follows what others publish.
+/// How far a node has followed the log.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct FollowerReport {
-    /// Age of the last list of the log of which all was applied, in milliseconds; `None` before the first.
+    /// Age of the last list of the log that was applied completely, in milliseconds; `None` before the first.
     pub list_age_ms: Option<u64>,
-    /// How long ago the last list began, however it went, in milliseconds.
+    /// How long ago the last list began, successful or not, in milliseconds.
     pub attempt_age_ms: Option<u64>,
-    /// Whether the last list that has ended failed, or showed what could not be had.
+    /// Whether the last finished list failed, or showed commits that could not be read.
     pub list_failed: bool,
-    /// The lag of the last commit that was applied, in milliseconds: from its stamp, or from when this node began to
-    /// follow if that is later, until it was applied here, by the store's clock.
+    /// The lag of the last applied commit, in milliseconds, by the store's clock. It is measured
+    /// from the commit's stamp, or from when this node began to follow if that is later.
     pub lag_last_ms: Option<u64>,
-    /// The worst of the last five minutes, the one that goes on included; `None` if nothing was applied in them.
+    /// The worst lag of the last five minutes, including commits not applied yet; `None` if none
+    /// was applied in that time.
     pub lag_worst_ms: Option<u64>,
-    /// Commits that this node knows of and has not applied.
+    /// Known commits that this node has not applied.
     pub unapplied_commits: u64,
 }
 
-/// Whether the bucket's lifecycle rules fit the expiry, as they were at the mount.
+/// Whether the bucket's lifecycle rules matched the expiry at the mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RulesReport {
     /// `in place`, `missing`, `disagree`, `none` (the store knows no rules) or `unknown`.
     pub state: String,
-    /// What disagrees, or why it is not known.
+    /// What disagrees, or why the state is unknown.
     pub detail: Option<String>,
 }
 
-/// What the cache directory holds.
+/// The usage of the cache directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LocalUsage {
     /// Bytes of all blobs.
     pub bytes: u64,
-    /// Of these, bytes that are nowhere else yet.
+    /// Bytes of blobs that are not uploaded yet.
     pub unsaved_bytes: u64,
     /// Number of blobs.
     pub blobs: u64,
     /// The most that it may hold, in bytes.
     pub limit_bytes: u64,
-    /// Bytes that its disk has free.
+    /// Free bytes of its disk.
     pub disk_free_bytes: u64,
-    /// Whether that is too little: less than 8 MiB. Contents of other nodes are not kept any more, and writers get ENOSPC
-    /// when nothing is left.
+    /// Whether the disk is full: less than 8 MiB is free. Contents of other nodes are then no
+    /// longer kept, and writers get ENOSPC when nothing is left.
     pub disk_full: bool,
 }
 
-/// That writers wait for room.
+/// Writers that wait for room.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SlowedReport {
-    /// Writers that wait at this moment.
+    /// Writers that wait now.
     pub writers: u64,
-    /// For how long now and then some have waited, in milliseconds.
+    /// How long some writers have been waiting, with short gaps, in milliseconds.
     pub since_ms: u64,
-    /// What stands in the way.
+    /// What prevents progress.
     pub why: String,
 }
 
-/// What is published on this node and not yet remote.
+/// Changes published on this node that are not yet uploaded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Backlog {
@@ -390,56 +392,56 @@ pub struct Backlog {
     pub oldest_ms: u64,
 }
 
-/// Why journal records are not remote yet. Each counts once: together they are the records of the backlog. All are 0 without a
-/// remote.
+/// Why journal records are not yet uploaded. Each record counts once, so the sum is that of the
+/// backlog. All are 0 without a remote.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BacklogReasons {
-    /// They wait for a batch: that more comes for one, or that the one before is on its way.
+    /// Waiting for their batch to fill, or for the previous batch.
     pub queued: u64,
-    /// Programs may still add to them, or to what comes before them.
+    /// Programs may still extend them, or earlier records.
     pub held: u64,
-    /// They are in a batch that is on its way.
+    /// In a batch that is being uploaded.
     pub uploading: u64,
-    /// They are in a batch of which an upload waits because the store throttles.
+    /// In a batch with an upload that waits because the store throttles.
     pub throttled: u64,
-    /// The store cannot be used; those that are held count as held.
+    /// The store cannot be used; held records count as held.
     pub store_down: u64,
-    /// Contents that the store refuses: what is in `set_aside`.
+    /// The store refuses their contents, which `set_aside` lists.
     pub refused: u64,
-    /// The mount is read-only, and an earlier one has left them.
+    /// The mount is read-only, and an earlier one left them.
     pub read_only: u64,
 }
 
 impl Backlog {
-    /// Reports whether all is remote.
+    /// Reports whether nothing is pending: everything is uploaded.
     pub fn is_empty(&self) -> bool {
         self.records == 0
     }
 }
 
-/// How far a drain is.
+/// The progress of a drain.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainProgress {
-    /// What is not yet remote.
+    /// The rest that is not uploaded yet.
     #[serde(flatten)]
     pub backlog: Backlog,
-    /// Why nothing gets through: the store was asked since the drain began, and cannot be used now. `None` while it
-    /// can, or is not known to be down.
+    /// Why there is no progress: the store was tried since the drain began, and cannot be used now.
+    /// `None` if it can, or is not known to be down.
     pub trouble: Option<String>,
 }
 
-/// How a drain ended.
+/// The result of a drain.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainReport {
-    /// Whether all that was published before the request is remote.
+    /// Whether everything published before the request is uploaded.
     pub complete: bool,
-    /// What of it is not.
+    /// The rest of it that is not uploaded.
     pub left: Backlog,
     /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
-    /// What stood in the way, if anything did.
+    /// What prevented completion, if anything did.
     pub trouble: Option<String>,
 }

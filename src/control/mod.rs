@@ -1,7 +1,7 @@
 //! The control socket: how the command line talks with a running mount.
 //!
-//! Owns the socket's place, its words, and both of its ends. Must never know how the daemon does what
-//! it is asked: that is behind [`Node`].
+//! Owns the place of the socket, its messages, and both of its ends. Must never know how the daemon
+//! does what a request asks for: that is behind [`Node`].
 
 mod client;
 mod message;

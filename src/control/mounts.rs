@@ -1,7 +1,6 @@
-//! The kernel's table of mounts, as far as we care.
+//! The kernel's table of mounts, as far as we need it.
 //!
-//! Owns reading `/proc/self/mountinfo`. Must never touch a mount point: behind it there may be no daemon
-//! which daemon answers.
+//! Owns reading `/proc/self/mountinfo`. Must never access a mount point: its daemon may not answer.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt as _;
@@ -9,28 +8,29 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 
-/// What our mounts are called in the table: the type is `fuse.hearthfs`, the source `hearthfs`.
+/// How our mounts appear in the table: the type is `fuse.hearthfs`, the source `hearthfs`.
 pub const FS_NAME: &str = "hearthfs";
 
 /// One mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mounted {
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
-    /// The number of what is mounted, as the table has it. Two mounts with the same one show the same files.
+    /// The device number of the mounted file system, as in the table. Two mounts with the same
+    /// number show the same files.
     pub device: String,
-    /// Which directory of what is mounted is there; the root, but for a bind mount.
+    /// Which directory of that file system is mounted; the root, except for a bind mount.
     pub root: PathBuf,
     /// The type, such as `ext4` or `fuse.hearthfs`.
     pub fs_type: String,
-    /// What is mounted.
+    /// The mounted device or source.
     pub source: String,
     /// The user who mounted it, for FUSE.
     pub owner: Option<u32>,
 }
 
 impl Mounted {
-    /// Reports whether this is one of ours.
+    /// Reports whether this is a hearthfs mount.
     pub fn is_ours(&self) -> bool {
         self.fs_type.strip_prefix("fuse.") == Some(FS_NAME)
             || (self.fs_type == "fuse" && self.source == FS_NAME)
@@ -57,17 +57,18 @@ impl Mounts {
         Self(table.split(|b| *b == b'\n').filter_map(parse_line).collect())
     }
 
-    /// Returns what is mounted exactly at `point`; of several, the one on top.
+    /// Returns the mount exactly at `point`; the top one if there are several.
     pub fn at(&self, point: &Path) -> Option<&Mounted> {
         self.0.iter().rev().find(|mounted| mounted.point == point)
     }
 
-    /// Returns our mount that `path` lies on, if it lies on one.
+    /// Returns the hearthfs mount that contains `path`, if there is one.
     pub fn holding(&self, path: &Path) -> Option<&Mounted> {
         self.innermost(path).filter(|mounted| mounted.is_ours())
     }
 
-    /// Returns where `path` lies, whatever mount leads there: the number of what is mounted, and the path in it.
+    /// Returns the location of `path` independent of the mount that leads there: the device number,
+    /// and the path in it.
     pub fn location(&self, path: &Path) -> Option<(&str, PathBuf)> {
         let mounted = self.innermost(path)?;
         let below = path.strip_prefix(&mounted.point).ok()?;
@@ -76,11 +77,11 @@ impl Mounts {
 
     fn innermost(&self, path: &Path) -> Option<&Mounted> {
         let depth = |mounted: &&Mounted| mounted.point.components().count();
-        // Of equal depth the last in the table is on top, and `max_by_key` takes the last.
+        // At equal depth the last in the table is on top, and `max_by_key` returns the last.
         self.0.iter().filter(|m| path.starts_with(&m.point)).max_by_key(depth)
     }
 
-    /// Returns all of ours, each point once.
+    /// Returns all hearthfs mounts, each point once.
     pub fn ours(&self) -> Vec<&Mounted> {
         let mut found: Vec<&Mounted> = Vec::new();
         for mounted in self.0.iter().filter(|m| m.is_ours()) {
@@ -92,7 +93,7 @@ impl Mounts {
     }
 }
 
-/// A line is: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
+/// Parses a line: id, parent, device, root, mount point, options, optional fields, `-`, type, source, options.
 fn parse_line(line: &[u8]) -> Option<Mounted> {
     let mut fields = line.split(|b| *b == b' ');
     let device = String::from_utf8_lossy(fields.nth(2)?).into_owned();
@@ -106,7 +107,7 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     Some(Mounted { point, device, root, fs_type, source, owner })
 }
 
-/// Blanks, tabs, line ends and backslashes are written as three octal digits.
+/// Decodes blanks, tabs, line ends and backslashes, which are written as three octal digits.
 fn unescape(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;

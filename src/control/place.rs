@@ -1,7 +1,7 @@
 //! Where control sockets lie.
 //!
-//! Owns the rules for the runtime directory and the names in it. Must never trust a directory that
-//! another user could write into: the process that answers on the socket is believed.
+//! Owns the rules for the runtime directory and the names in it. Must never trust a directory in
+//! which another user could write: clients trust the process that answers on the socket.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result};
 /// The longest path that a socket address holds, in bytes.
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// The names that belong to one mount point in the runtime directory.
+/// The file names of one mount point in the runtime directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Place {
     dir: PathBuf,
@@ -27,12 +27,12 @@ impl Place {
         Self { dir: dir.to_owned(), id: digest[..16].to_owned() }
     }
 
-    /// Returns the socket.
+    /// Returns the path of the socket.
     pub fn socket(&self) -> PathBuf {
         self.file("sock")
     }
 
-    /// Returns the file whose lock says that a daemon serves the socket.
+    /// Returns the file whose lock shows that a daemon serves the socket.
     pub fn lock(&self) -> PathBuf {
         self.file("lock")
     }
@@ -47,7 +47,7 @@ impl Place {
         &self.dir
     }
 
-    /// Returns the place that a socket found in a runtime directory belongs to.
+    /// Returns the place of a socket that was found in a runtime directory.
     pub(super) fn of_socket(socket: &Path) -> Option<Self> {
         if socket.extension()? != "sock" {
             return None;
@@ -62,11 +62,11 @@ pub fn runtime_dir(around: &Surroundings) -> PathBuf {
     if let Some(dir) = around.directory("HEARTHFS_RUNTIME_DIR") {
         return dir;
     }
-    // Root looks in one place only, whether it came by login or as a service.
+    // Root uses only one place, in a login session and as a service.
     if around.uid == 0 {
         return PathBuf::from(SYSTEM_DIR);
     }
-    // It may be named and not be there: without a login session, or after its end.
+    // The variable may name a directory that does not exist: without a login session, or after its end.
     match around.directory("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()) {
         Some(dir) => dir.join("hearthfs"),
         None => fallback_dir(around.uid),
@@ -79,8 +79,8 @@ fn fallback_dir(uid: u32) -> PathBuf {
     PathBuf::from(format!("/tmp/hearthfs-{uid}"))
 }
 
-/// Returns the runtime directories in which a mount may be found: this user's own, the system's, and
-/// for root also those of the user whom the mount belongs to.
+/// Returns the runtime directories in which a mount may be found: this user's own, the system's,
+/// and for root also those of the mount's user.
 pub fn search_dirs(around: &Surroundings, owner: Option<u32>) -> Vec<PathBuf> {
     let mut dirs = vec![runtime_dir(around)];
     if around.variable("HEARTHFS_RUNTIME_DIR").is_none() {
@@ -97,8 +97,8 @@ pub fn search_dirs(around: &Surroundings, owner: Option<u32>) -> Vec<PathBuf> {
     dirs
 }
 
-/// Returns the users, besides root, whose sockets in a runtime directory are believed: this user, and for root the user of
-/// the mount, or of the directory that root itself has named.
+/// Returns the users, besides root, whose sockets in a runtime directory are trusted: this user;
+/// for root also the user of the mount, or the owner of a directory that root itself named.
 pub(super) fn believed(around: &Surroundings, dir: &Path, owner: Option<u32>) -> Vec<u32> {
     if around.uid != 0 {
         return vec![around.uid];
@@ -108,7 +108,7 @@ pub(super) fn believed(around: &Surroundings, dir: &Path, owner: Option<u32>) ->
     owner.into_iter().chain(of_dir).collect()
 }
 
-/// Makes the runtime directory if it is missing, and checks that it is ours alone to write.
+/// Makes the runtime directory if it is missing, and checks that only we can write to it.
 ///
 /// # Errors
 ///
@@ -116,7 +116,7 @@ pub(super) fn believed(around: &Surroundings, dir: &Path, owner: Option<u32>) ->
 /// cannot be made.
 pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
     let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    // A symbolic link to a directory counts as there; the check below refuses it.
+    // A symbolic link to a directory counts as existing; the check below refuses it.
     made.map_err(|error| Error::io(format!("make the directory {}", dir.display()), error))?;
     let about = std::fs::symlink_metadata(dir)
         .map_err(|error| Error::io(format!("look at {}", dir.display()), error))?;
@@ -136,8 +136,8 @@ pub fn prepare(dir: &Path, uid: u32) -> Result<()> {
     Ok(())
 }
 
-/// Reports whether what lies at `socket` could have been put there by root or one of these users alone; a client asks this
-/// before it believes an answer. Root, too, believes no other user: `/tmp/hearthfs-UID` can be made by any.
+/// Reports whether only root or one of these users could have put the socket there. A client checks this
+/// before it trusts an answer. Root, too, trusts no other user: any user can make `/tmp/hearthfs-UID`.
 pub(super) fn is_trusted(socket: &Path, users: &[u32]) -> bool {
     let Some(dir) = socket.parent() else { return false };
     let ours = |path: &Path| {
@@ -149,7 +149,7 @@ pub(super) fn is_trusted(socket: &Path, users: &[u32]) -> bool {
     closed && ours(dir) && ours(socket)
 }
 
-/// Refuses a socket path that the kernel could not take.
+/// Refuses a socket path that is too long for the kernel.
 pub(super) fn check_length(socket: &Path) -> Result<()> {
     if socket.as_os_str().len() <= SOCKET_PATH_BYTES_MAX {
         return Ok(());
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn root_believes_no_other_user_than_that_of_the_mount() {
+    fn root_trusts_no_user_except_that_of_the_mount() {
         let base = tempfile::tempdir().expect("temporary directory");
         let (own, named) = (around(0, &[]), around(0, &[("HEARTHFS_RUNTIME_DIR", "/x")]));
         let uid = rustix::process::geteuid().as_raw();

@@ -1,7 +1,7 @@
 //! The daemon's end of the control socket.
 //!
-//! Owns the socket file and its lock. Must never let a client hold the daemon up: requests are short,
-//! waits have limits, and a slow client is cut off.
+//! Owns the socket file and its lock. Must never let a client block the daemon: requests are short,
+//! waits have limits, and a slow client is disconnected.
 
 use std::fs::File;
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
@@ -29,62 +29,65 @@ use crate::task;
 
 /// The longest request line, in bytes.
 pub(super) const REQUEST_BYTES_MAX: u64 = 256 << 10;
-/// The bytes that the paths of one request to warm may take, as they are sent.
+/// The most bytes of paths in one request to warm, as sent.
 pub const WARM_PATHS_BYTES_MAX: usize = 200 << 10;
 /// Connections that are served at once; further ones wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 32;
-/// Waits for a drain or for the store that are served at once: fewer, so that `status` always finds a free connection.
+/// Waits for a drain or for the store that are served at once: fewer than connections, so that
+/// `status` always finds a free one.
 const DRAINS_MAX: usize = 16;
 /// How long a client may take to send its request, and to take one line of the answer.
 const LINE_DEADLINE: Duration = Duration::from_secs(5);
-/// How often a waiting client hears how far the drain is.
+/// How often a waiting client receives the progress of the drain.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
-/// The longest drain that can be asked for.
+/// The longest drain that a client can request.
 const DRAIN_LIMIT_MAX: Duration = Duration::from_hours(7 * 24);
-/// How long the end of the server waits for answers that are under way.
+/// How long the end of the server waits for answers in progress.
 const CLOSE_DEADLINE: Duration = Duration::from_secs(2);
 /// Pause after an accept that failed (out of descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the socket controls.
+/// The node behind the socket.
 #[async_trait]
 pub trait Node: Send + Sync + 'static {
-    /// Tells all there is to know; must answer at once, whatever the remote does.
+    /// Returns the complete status; must answer at once, whatever the remote does.
     fn status(&self) -> Status;
-    /// Tells the profiles that the mount goes by, as JSON; must answer at once.
+    /// Returns the profiles that the mount uses, as JSON; must answer at once.
     fn profiles(&self) -> serde_json::Value;
-    /// Tells which clients and entries are busy; must answer at once.
+    /// Returns the busy clients and entries; must answer at once.
     fn busy(&self) -> BusyReport;
-    /// Tells why a path is a miss, as JSON; the path is as in [`Request::Explain`]. May ask the store, for some seconds at most.
+    /// Returns why a path is a miss, as JSON; the path is as in [`Request::Explain`]. May ask the
+    /// store, for some seconds at most.
     ///
     /// # Errors
     ///
-    /// `NotFound` for what is no path that a mount can have.
+    /// `NotFound` for a path that no mount can have.
     async fn explain(&self, path: &str) -> Result<serde_json::Value>;
-    /// Tells the misses that are remembered, of one user or one client, as JSON; must answer at once.
+    /// Returns the recorded misses of one user or one client, as JSON; must answer at once.
     fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value;
-    /// Makes files local, as far as there is room; the paths are as in [`Request::Explain`]. Says in `told` how far it is.
-    /// The caller may drop the future at any time, which ends it.
+    /// Fetches files to the node, as far as there is room; the paths are as in
+    /// [`Request::Explain`]. Reports progress in `told`. The caller may drop the future at any
+    /// time, which ends the work.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the store cannot be used. A path that cannot be is left out.
+    /// `Unavailable` when the store cannot be used. A path that cannot be valid is ignored.
     async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()>;
-    /// Records what is opened from now on, and tells what was since the last question with that number; must answer at
-    /// once.
+    /// Records all opens from now on, and returns those since the last request with that number;
+    /// must answer at once.
     ///
     /// # Errors
     ///
     /// `Busy` when there are too many recordings.
     fn opens(&self, number: u64, last: bool) -> Result<OpensReport>;
-    /// Tells how far a drain is; must answer at once.
+    /// Returns the progress of a drain; must answer at once.
     fn progress(&self) -> DrainProgress;
-    /// Returns when all that was published before the call is remote, or after `limit`. The caller may
-    /// drop the future at any time.
+    /// Waits until everything published before the call is uploaded, for at most `limit`. The
+    /// caller may drop the future at any time.
     async fn drain(&self, limit: Duration) -> DrainReport;
     /// Drains for at most `limit` (`None` is the daemon's own limit, zero leaves the backlog in the
-    /// journal), unmounts, and lets the daemon end. A
-    /// call while another is at work waits for that one. It is never dropped half way.
+    /// journal), unmounts, and lets the daemon end. If a shutdown is already running, a further
+    /// call waits for it. The future is never dropped before its end.
     ///
     /// # Errors
     ///
@@ -92,11 +95,11 @@ pub trait Node: Send + Sync + 'static {
     async fn shutdown(&self, limit: Option<Duration>) -> Result<DrainReport>;
 }
 
-/// A socket that is being served.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     place: Place,
-    /// Held locked: its holder owns the socket's name.
+    /// The lock: its holder owns the socket's name.
     _lock: File,
     end: watch::Sender<bool>,
     accepting: JoinHandle<()>,
@@ -104,7 +107,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves `node` at `place`. A socket that a dead daemon left is replaced.
+    /// Serves `node` at `place`. Replaces a socket that a dead daemon left.
     ///
     /// # Errors
     ///
@@ -130,16 +133,17 @@ impl Server {
         Ok(Self { place, _lock: lock, end, accepting, connections })
     }
 
-    /// Ends the server: no new connection, answers under way get a moment, the socket is removed.
+    /// Ends the server: no new connections are accepted, answers in progress get a moment, and the
+    /// socket is removed.
     pub async fn close(self) {
-        // It fails only if the task is gone already.
+        // It fails only if the task is already gone.
         self.end.send(true).ok();
         if within(CLOSE_DEADLINE, self.accepting).await.is_some() {
             let all = CONNECTIONS_MAX as u32;
             within(CLOSE_DEADLINE, self.connections.acquire_many(all)).await;
         }
         if let Err(error) = remove(&self.place.socket()) {
-            tracing::warn!(error = error.chain(), "the control socket stays behind");
+            tracing::warn!(error = error.chain(), "the control socket is not removed");
         }
     }
 }
@@ -163,7 +167,7 @@ fn lock(place: &Place) -> Result<File> {
     }
 }
 
-/// Removes the socket of a daemon that is dead, told by its lock; returns whether one was removed.
+/// Removes the socket of a dead daemon, which its free lock reveals; returns whether one was removed.
 pub(super) fn sweep(place: &Place) -> bool {
     if let Ok(lock) = lock(place) {
         let gone = place.socket().exists() && remove(&place.socket()).is_ok();
@@ -214,8 +218,8 @@ async fn accept(
     }
 }
 
-/// Serves the requests of one client until it goes away or misbehaves, or until the server ends and
-/// nothing is under way.
+/// Serves the requests of one client until it disconnects or misbehaves, or until the server ends
+/// and nothing is in progress.
 async fn serve(
     runtime: &Handle,
     stream: UnixStream,
@@ -261,7 +265,7 @@ async fn serve(
     }
 }
 
-/// Answers one request; false when the client is gone.
+/// Answers one request; false if the client is gone.
 async fn answer(
     runtime: &Handle,
     write: &mut OwnedWriteHalf,
@@ -320,7 +324,7 @@ async fn answer(
             follow(write, || Response::Progress(node.progress()), work).await
         }
         Request::Shutdown { timeout_ms } => {
-            // On a task of its own: it must go on to its end though the client goes away.
+            // A separate task: the shutdown must finish even if the client disconnects.
             let worker = Arc::clone(node);
             let work = async move { worker.shutdown(timeout_ms.map(capped)).await };
             let work = task::spawn(runtime, "shutdown", work);
@@ -335,7 +339,7 @@ async fn answer(
     }
 }
 
-/// Waits for `work` and reports how far it is; false, and `work` dropped, when the client is gone.
+/// Waits for `work` and reports its progress; false, after dropping `work`, if the client is gone.
 async fn follow(
     write: &mut OwnedWriteHalf,
     progress: impl Fn() -> Response,
@@ -359,7 +363,7 @@ async fn follow(
     send(write, &response).await
 }
 
-/// Sends one line; false when the client did not take it in time.
+/// Sends one line; false if the client did not read it in time.
 async fn send(write: &mut OwnedWriteHalf, response: &Response) -> bool {
     let mut line = match serde_json::to_vec(response) {
         Ok(line) => line,

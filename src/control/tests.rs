@@ -1,4 +1,4 @@
-//! Both ends of the control socket together, with a node that is easy to steer.
+//! Tests both ends of the control socket together, with a controllable node.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -138,7 +138,7 @@ impl Bench {
         self.runtime.block_on(find(&self.around, Path::new(POINT), None))
     }
 
-    /// Sends bytes as they are and returns what comes back until the daemon hangs up.
+    /// Sends raw bytes and returns the answer until the daemon hangs up.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream =
             std::os::unix::net::UnixStream::connect(self.place().socket()).expect("up");
@@ -172,7 +172,7 @@ fn status_over_the_socket() {
     assert_eq!(bench.find().expect_err("gone").kind(), Kind::NotFound);
 }
 
-/// A daemon that does not know the question refuses it like any nonsense.
+/// A daemon that does not know the request refuses it like any invalid one.
 #[test]
 fn busy_is_told_and_an_older_daemon_does_not_tell() {
     let bench = Bench::new();
@@ -188,7 +188,7 @@ fn busy_is_told_and_an_older_daemon_does_not_tell() {
     assert_eq!((read.clients[0].hits, read.clients[0].misses), (1, 0));
 }
 
-/// A client hears how far it is; many paths go in one request.
+/// A client receives the progress; many paths go in one request.
 #[test]
 fn warming_is_told_over_the_socket() {
     let bench = Bench::new();
@@ -211,7 +211,7 @@ fn warming_is_told_over_the_socket() {
     assert_eq!((opened.paths, opened.lost, opened.more), (vec!["6a6178".to_owned()], 7, false));
 }
 
-/// A path as long as the kernel takes it can be asked for; what an older daemon refuses is no failure.
+/// A path of the kernel's maximal length can be requested; a refusal by an older daemon is no failure.
 #[test]
 fn misses_are_explained_over_the_socket() {
     let bench = Bench::new();
@@ -306,7 +306,7 @@ fn idle_clients_do_not_keep_others_out() {
     let _server = bench.start();
     let connect = || std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("up");
     let idle: Vec<_> = (0..40).map(|_| connect()).collect();
-    // All places are taken until the idle ones are cut off, which is sooner than a client gives up.
+    // All connections are taken until the idle ones are cut off, which happens before a client gives up.
     assert!(bench.find().is_ok());
     drop(idle);
 }
@@ -329,7 +329,7 @@ fn sockets_of_the_dead_are_replaced_and_of_the_living_are_not() {
 }
 
 #[test]
-fn a_daemon_that_serves_another_mount_is_not_believed() {
+fn a_daemon_of_another_mount_is_not_trusted() {
     let mut bench = Bench::new();
     bench.node = Arc::new(Fake { mount_point: "/mnt/other".to_owned(), ..Fake::default() });
     let _server = bench.start();
@@ -395,7 +395,7 @@ fn status_words_are_stable() {
     assert!(serde_json::from_str::<Status>("{\"new_field\": 1}").is_ok(), "fields may be added");
 }
 
-/// A daemon and a command of neighbouring versions understand each other.
+/// A daemon and a command of different versions understand each other.
 #[test]
 fn progress_is_read_with_and_without_a_reason() {
     let old = r#"{"progress":{"records":2,"bytes":3,"oldest_ms":4}}"#;

@@ -1,4 +1,4 @@
-//! Building the rooms, from the ground up.
+//! Builds all parts of a mount, from the bottom up.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -29,21 +29,21 @@ use crate::stamp::NodeId;
 use crate::sync::{self, Engine, Traffic};
 use crate::task;
 
-/// How long the first look at the remote may take. A store that cannot be reached is no reason not to
+/// How long the first check of the remote may take. An unreachable store is no reason to refuse the
 /// mount; one that refuses us is.
 const CHECK_DEADLINE: Duration = Duration::from_secs(10);
-/// The same for a dead mount that is replaced: it was checked before, and programs wait.
+/// The same when a dead mount is replaced: the store was checked before, and programs wait.
 const CHECK_AGAIN_DEADLINE: Duration = Duration::from_millis(500);
 
-/// How often, and how many times, a cache directory is tried that an ending daemon still holds.
+/// How often a cache directory is tried that an ending daemon still holds, and how many times.
 const HOLDER_POLL: Duration = Duration::from_millis(50);
 const HOLDER_TRIES: u32 = 100;
 
-/// The first pause before a remote that could not be reached is checked again, and the longest.
+/// The first and the longest pause before an unreachable remote is checked again.
 const CHECK_AGAIN_MIN: Duration = Duration::from_secs(1);
 const CHECK_AGAIN_MAX: Duration = Duration::from_mins(1);
 
-/// Everything that one mount stands on.
+/// All parts on which one mount is built.
 #[derive(Debug)]
 pub(super) struct Rooms {
     pub(super) fs: Filesystem,
@@ -59,22 +59,25 @@ pub(super) struct Rooms {
 }
 
 impl Rooms {
-    /// Returns a file of the cache directory by which the kernel is asked for passthrough.
+    /// Returns a file of the cache directory with which passthrough is requested from the kernel.
     pub(super) fn probe_file(&self) -> Result<File> {
         self.probe.try_clone().map_err(|error| Error::io("try passthrough", error))
     }
 
-    /// Puts everything away: the figures and the index as they are now, and the mark of a clean stop.
+    /// Saves the figures and the index in their present state, and marks a clean stop.
     pub(super) fn finish(&self) {
         self.fs.keep_figures();
         self.index.flush();
         if let Err(error) = self.engine.ledger().sync().and_then(|()| self.dir.mark_clean()) {
-            tracing::warn!(error = error.chain(), "the next start will look twice at what is here");
+            tracing::warn!(
+                error = error.chain(),
+                "the stop is not recorded as clean; the next start verifies what is here"
+            );
         }
     }
 }
 
-/// Builds the rooms. What can refuse without a change comes first.
+/// Builds the parts. Steps that can refuse without changing anything come first.
 pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -> Result<Rooms> {
     let clock = Clock::of_process();
     let there = mounts::mounted_at(mount_point).ok().flatten();
@@ -84,7 +87,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let mut known = known_store(cache_dir)?;
     let mut early = None;
     if settings.remote.url.is_some() && known.is_none() && CacheDir::is_used(cache_dir) {
-        // An older version has kept it in the index alone.
+        // An older version kept it only in the index.
         let cache = Cache::open(runtime, cache_dir, mount_point)?;
         known = sync::known_of_index(&cache.loaded);
         early = Some(cache);
@@ -158,13 +161,13 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         cache_dir: dir.path().to_owned(),
     };
     let fs = Filesystem::new(below, rules);
-    // Only its file is wanted; the name goes at once.
+    // Only the file is needed; its name is removed at once.
     let (probe, _) = staging.create()?;
     engine.start();
     Ok(Rooms { fs, engine, blobs, remote, clock, metrics, tasks, dir, index, probe })
 }
 
-/// The cache directory, and what its index remembers.
+/// The cache directory, and the content of its index.
 struct Cache {
     dir: CacheDir,
     index: Index,
@@ -187,13 +190,13 @@ fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
     let known = KnownStore::parse(&text);
     if known.is_none() {
         let shown = cache_dir.join("v1/store");
-        tracing::warn!(path = %shown.display(), "it cannot be read; what the index remembers counts");
+        tracing::warn!(path = %shown.display(), "the file cannot be read; the copy in the index is used");
     }
     Ok(known)
 }
 
-/// Opens the cache directory. An earlier daemon of the same mount point, which is unmounted, may be putting
-/// its things away at this moment.
+/// Opens the cache directory. An earlier daemon of the same mount point, already unmounted, may
+/// still be saving its state.
 fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDir> {
     let is_earlier = || {
         let text = std::fs::read(root.join("v1/LOCK")).unwrap_or_default();
@@ -210,9 +213,10 @@ fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDi
     CacheDir::open(root)
 }
 
-/// Makes the client of the remote and has a first look. A store that cannot be reached, or that is not where this
-/// node knows it, is no reason not to mount: it is asked again with every request. One that refuses us, that belongs to
-/// something else, or that does not exist at an address to which the node was told to move, is.
+/// Makes the client of the remote and checks it first. A store that is unreachable, or missing
+/// where this node knows it, is no reason to refuse the mount: every request checks it again. The
+/// mount is refused by a store that refuses us, by one that belongs to something else, and if no
+/// store exists at an address to which the node was told to move.
 fn connect(
     runtime: &Handle,
     settings: &Settings,
@@ -231,7 +235,7 @@ fn connect(
     match checked {
         Some(Ok(())) => {}
         Some(Err(error)) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
-            // That the known store is missed was said.
+            // That the known store is missing is already logged.
             if !remote.is_missed() {
                 tracing::warn!(error = error.chain(), "the remote cannot be reached yet");
             }
@@ -246,7 +250,7 @@ fn connect(
     Ok(Some(remote))
 }
 
-/// Returns what the settings say about the remote, beside its address.
+/// Returns the settings of the remote, besides its address.
 pub(super) fn remote_options(settings: &Settings) -> RemoteOptions {
     RemoteOptions {
         endpoint: settings.remote.endpoint.clone(),
@@ -257,8 +261,8 @@ pub(super) fn remote_options(settings: &Settings) -> RemoteOptions {
     }
 }
 
-/// Checks a remote that could not be reached at the mount, when it can be. One that refuses us then is
-/// not used; the mount goes on without it.
+/// Checks a remote that was unreachable at the mount, as soon as it answers. If it then refuses us,
+/// the mount continues without it.
 async fn check_later(remote: Remote) {
     let mut pause = CHECK_AGAIN_MIN;
     loop {
@@ -269,7 +273,7 @@ async fn check_later(remote: Remote) {
             Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {}
             Err(error) => {
                 tracing::warn!(error = error.chain(), "the remote cannot be used");
-                // Credentials may come right again; what the store is does not.
+                // Credentials may become valid again; the identity of the store does not change.
                 if error.kind() != Kind::Denied {
                     return;
                 }
@@ -279,8 +283,8 @@ async fn check_later(remote: Remote) {
     }
 }
 
-/// Returns the name under which this node learns the store's time: the same at each mount, and known
-/// before anything on the disk is touched.
+/// Returns the name under which this node learns the store's time. It is the same at each mount,
+/// and known before anything on the disk is changed.
 fn probe_name(settings: &Settings) -> NodeId {
     let mut text = rustix::system::uname().nodename().to_bytes().to_vec();
     text.push(0);
@@ -290,10 +294,10 @@ fn probe_name(settings: &Settings) -> NodeId {
     NodeId(u64::from_le_bytes(*first))
 }
 
-/// Returns what the root looks like until it is changed: as the mount point did.
+/// Returns the initial attributes of the root: those of the mount point.
 fn root_of(mount_point: &Path) -> Result<Entry> {
     let looked = match stat(mount_point) {
-        // Where that cannot be had, the dead mount goes before there is a new one.
+        // If they cannot be read, the dead mount is removed before there is a new one.
         Err(Errno::NOTCONN) => stat_below(mount_point).or_else(|error| {
             hearthfs_mount::clear_stale(mount_point).map_err(|_| error)?;
             stat(mount_point)
@@ -314,8 +318,8 @@ fn root_of(mount_point: &Path) -> Result<Entry> {
     Ok(Entry { kind: EntryKind::Directory, attrs, link: None })
 }
 
-/// Looks at the directory that a dead mount hides, without taking that away: by a copy of the tree around
-/// it that holds no other mounts.
+/// Reads the directory that a dead mount hides without removing the mount, through a copy of the
+/// surrounding tree that contains no other mounts.
 fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
     let (Some(parent), Some(name)) = (mount_point.parent(), mount_point.file_name()) else {
         return Err(Errno::NOTCONN);
@@ -325,7 +329,7 @@ fn stat_below(mount_point: &Path) -> std::result::Result<Stat, Errno> {
     statat(&tree, name, AtFlags::SYMLINK_NOFOLLOW)
 }
 
-/// Returns what the remote was seen to do, by name.
+/// Returns the tested abilities of the remote, by name.
 pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
     let Some(abilities) = remote.abilities() else { return BTreeMap::new() };
     [
@@ -338,7 +342,7 @@ pub(super) fn abilities_of(remote: &Remote) -> BTreeMap<String, bool> {
     .collect()
 }
 
-/// Adds what other rooms count themselves.
+/// Adds the counts that other rooms keep themselves.
 pub(super) fn add_counts(
     counters: &mut Snapshot,
     remote: Option<&Remote>,

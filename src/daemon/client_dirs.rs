@@ -1,7 +1,7 @@
 //! The directories of clients in the root of a mount that several users share.
 //!
-//! Owns when they are made, and both ends of the process that makes them. Must never change a directory that is there,
-//! and never fail a mount: without its directory, a client is not pointed at the mount.
+//! Owns when they are made, and both ends of the process that makes them. Must never change an existing
+//! directory, and never fail a mount: without its directory, a client is not pointed at the mount.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -24,15 +24,16 @@ use crate::task;
 /// The command by which this program makes directories in the root of a mount.
 pub const MAKE_DIRS: &str = "make-dirs-in";
 
-/// Every user makes entries, and none removes those of another.
+/// Every user can make entries, and none can remove those of another.
 const SHARED_MODE: u32 = 0o1777;
-/// How long a start waits for them, so that a service that comes after finds them. A slow store holds up no mount.
+/// How long a start waits for the directories, so that a later service finds them. A slow store
+/// does not delay the mount further.
 const WAIT: Duration = Duration::from_secs(3);
-/// What `statfs` calls any FUSE filesystem.
+/// The `statfs` type of any FUSE filesystem.
 const FUSE_MAGIC: FsWord = 0x6573_5546;
 
-/// Returns the mode of the directories that a mount is to have; `None`: it makes none. `managed` says whether a service
-/// manager started the daemon.
+/// Returns the mode of the directories to make; `None` if the mount makes none. `managed` is set if
+/// a service manager started the daemon.
 fn mode(settings: &Settings, others: bool, managed: bool) -> Option<u32> {
     if settings.mount.writes == Writes::None {
         return None;
@@ -40,7 +41,7 @@ fn mode(settings: &Settings, others: bool, managed: bool) -> Option<u32> {
     match settings.mount.client_dirs {
         ClientDirs::None => None,
         ClientDirs::Mode(mode) => Some(mode),
-        // `hearthfs run` as root makes a mount that others may use, too, but not for them.
+        // `hearthfs run` as root also makes a mount that others may use, but not for them.
         ClientDirs::Auto => {
             let meant = managed || settings.mount.allow_other == AllowOther::Yes;
             (others && meant).then_some(SHARED_MODE)
@@ -57,8 +58,8 @@ fn names(settings: &Settings) -> Vec<String> {
     names
 }
 
-/// Makes what is missing, as soon as the store has been checked; waits for that only shortly. `others` says whether
-/// others may use the mount.
+/// Makes the missing directories after the store has been checked; waits for them only briefly.
+/// `others` is set if other users may use the mount.
 pub(super) fn make(
     runtime: &Handle,
     node: &Arc<MountedNode>,
@@ -72,10 +73,11 @@ pub(super) fn make(
     let (node, point) = (Arc::clone(node), point.to_owned());
     let mut making = task::spawn(runtime, "client directories", async move {
         if let Some(remote) = &node.rooms().remote {
-            // Before that, directories that other nodes have made are not known, and would be made anew.
+            // Before the check, directories of other nodes are unknown, and would be made again.
             remote.checked().await;
         }
-        // It holds off no look: a slow store may keep it longer than the watchdog waits for a sign of life.
+        // This process does not exclude looks at the mount: a slow store may delay it beyond the
+        // watchdog's limit.
         match Outsider::start(MAKE_DIRS, &point, &words, true, ()) {
             Ok(mut making) => {
                 let ended = making.ended().await;
@@ -90,7 +92,7 @@ pub(super) fn make(
     Some(making)
 }
 
-/// Says once what could not be made, and what helps.
+/// Logs once what could not be made, with a remedy.
 fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) {
     let said = said.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let problem = said.unwrap_or_else(|| "no answer".to_owned());
@@ -105,7 +107,8 @@ fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) {
     );
 }
 
-/// Makes directories in the root of the mount at `point`, and returns what could not be made; for the process of its own.
+/// Makes directories in the root of the mount at `point`, and returns what could not be made. Runs
+/// in a separate process.
 pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
     let failed =
         |path: &Path, error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -114,7 +117,8 @@ pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
         Ok(root) => root,
         Err(error) => return vec![failed(point, &error)],
     };
-    // The descriptor keeps leading to the same directory: nothing is made in the directory below a mount that goes meanwhile.
+    // The descriptor always refers to the same directory, so if the mount goes away, nothing is
+    // made in the directory below it.
     let is_fuse = fstatfs(&root).is_ok_and(|found| found.f_type == FUSE_MAGIC);
     let is_ours = Mounts::read().is_ok_and(|all| all.at(point).is_some_and(Mounted::is_ours));
     if !is_fuse || !is_ours {
@@ -129,8 +133,8 @@ pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
     problems
 }
 
-/// Makes one directory and those above it, as far as they are missing. Follows no link: another user may have put one there,
-/// and it may lead out of the mount.
+/// Makes one directory and its missing parents. Follows no link: another user may have put one
+/// there, and it may lead out of the mount.
 fn make_dir(root: &OwnedFd, path: &Path, mode: u32) -> Result<(), Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut above: Option<OwnedFd> = None;

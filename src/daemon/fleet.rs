@@ -1,6 +1,7 @@
-//! What a status says of the store, of the log and of the other nodes.
+//! The part of a status about the store, the log and the other nodes.
 //!
-//! Owns the way from what the rooms know to the words of the control socket. Must never ask the store.
+//! Owns the conversion from the rooms' values to the messages of the control socket. Must never
+//! send a request to the store.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::control::{BacklogReasons, FollowerReport, Health};
 use crate::remote::{self, Remote};
 use crate::sync::{Following, Unsent};
 
-/// Returns how the remote does, in a mount that began at a time of the monotonic clock.
+/// Returns the state of the remote, for a mount that started at a time of the monotonic clock.
 pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
     let ago = |at| clock.mono().saturating_sub(at).as_millis() as u64;
     let last = remote.last_outage();
@@ -31,7 +32,7 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> He
     }
 }
 
-/// Returns where the lines go that this process writes to stderr: the path of a file, or `journal`.
+/// Returns where the lines that this process writes to stderr go: the path of a file, or `journal`.
 pub(super) fn log_place() -> Option<String> {
     let place = std::fs::read_link("/proc/self/fd/2").ok()?;
     if place.is_absolute() && std::fs::symlink_metadata(&place).ok()?.is_file() {
@@ -41,7 +42,7 @@ pub(super) fn log_place() -> Option<String> {
     (socket && std::env::var_os("JOURNAL_STREAM").is_some()).then(|| "journal".to_owned())
 }
 
-/// Returns how this node follows the log.
+/// Returns how far this node has followed the log.
 pub(super) fn follower_of(following: Following) -> FollowerReport {
     let ms = |age: Duration| age.as_millis() as u64;
     FollowerReport {
@@ -54,7 +55,7 @@ pub(super) fn follower_of(following: Following) -> FollowerReport {
     }
 }
 
-/// Returns why what was published is not remote yet.
+/// Returns why published changes are not yet uploaded.
 pub(super) fn reasons_of(unsent: Unsent) -> BacklogReasons {
     let Unsent { queued, held, uploading, throttled, store_down, refused, read_only } = unsent;
     BacklogReasons { queued, held, uploading, throttled, store_down, refused, read_only }

@@ -1,4 +1,4 @@
-//! Building what collects the garbage of a store, without a mount.
+//! Builds the garbage collector of a store, without a mount.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ pub use crate::sync::gc::{
 };
 use crate::task;
 
-/// What a collection is asked for beside the settings.
+/// The options of a collection besides the settings.
 #[derive(Debug, Clone, Copy)]
 pub struct Collection {
-    /// Nothing at all is written.
+    /// Nothing is written.
     pub dry_run: bool,
-    /// The expiry was set: it is not the default.
+    /// The expiry was set explicitly, rather than by default.
     pub told: bool,
-    /// How long what nodes may rely on is kept; for stores on which no node is mounted, or for tests.
+    /// How long objects that nodes may rely on are kept; for stores that no node mounts, or for tests.
     pub grace: Option<Duration>,
 }
 
-/// Makes a collector for the remote of the settings, and checks that.
+/// Makes a collector for the remote of the settings, and checks the remote.
 ///
 /// # Errors
 ///
@@ -38,7 +38,7 @@ pub async fn collector(settings: &Settings, asked: Collection) -> Result<Collect
         return Err(Error::new(Kind::Invalid, op));
     };
     let options = remote_options(settings);
-    // Only its probe bears the name.
+    // Only its probe uses this name.
     let node = NodeId(task::random_u64());
     let open = || Remote::open(url, &options, Clock::of_process(), node);
     let writer = if asked.dry_run { None } else { Some(open()?) };

@@ -1,6 +1,7 @@
-//! Looking at a mount through the kernel, from a process of its own.
+//! Looks at a mount through the kernel, from a separate process.
 //!
-//! Owns both ends of that process. Must never look from the daemon itself, which is what is looked at.
+//! Owns both ends of that process. Must never look from the daemon itself, because the look depends
+//! on the daemon's answer.
 
 use std::path::Path;
 
@@ -13,39 +14,39 @@ use crate::error::Result;
 /// The command by which this program looks at a mount.
 pub const LOOK: &str = "look-at";
 
-/// What a look found.
+/// The result of a look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LookResult {
     /// The mount answers.
     Alive = 0,
     /// It answers with an error, or the look failed.
     Dead = 1,
-    /// No mount of ours is there any more.
+    /// There is no mount of ours any more.
     Gone = 3,
 }
 
-/// Looks at a mount and waits for its answer, however long that takes; for the process of its own.
+/// Looks at a mount and waits for its answer, however long that takes. Runs in a separate process.
 pub fn look_at(point: &Path) -> LookResult {
     let Ok(mounts) = Mounts::read() else { return LookResult::Dead };
     if !mounts.at(point).is_some_and(Mounted::is_ours) {
         return LookResult::Gone;
     }
-    // Not `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+    // Not `stat`: the kernel may answer that from its cache, even after the daemon is gone.
     if rustix::fs::statvfs(point).is_ok() { LookResult::Alive } else { LookResult::Dead }
 }
 
-/// A look that is under way.
+/// A look in progress.
 #[derive(Debug)]
 pub(super) struct Look(Outsider);
 
 impl Look {
-    /// Starts one, which holds `held` until its process has ended.
+    /// Starts a look, which holds `held` until its process has ended.
     pub(super) fn start(point: &Path, held: OwnedMutexGuard<()>) -> Result<Self> {
         const NO_ARGUMENTS: &[&str] = &[];
         Outsider::start(LOOK, point, NO_ARGUMENTS, false, held).map(Self)
     }
 
-    /// Returns what it found; may be called again if the future is dropped before.
+    /// Returns the result; may be called again if the future was dropped before.
     pub(super) async fn seen(&mut self) -> LookResult {
         let ended = self.0.ended().await;
         match ended.and_then(|output| output.status.code()) {

@@ -1,10 +1,10 @@
 //! The daemon: builds every room, serves one mount, and takes it down again.
 //!
-//! Owns the order of starting and stopping. Must never hold logic of its own: what it does is to join.
+//! Owns the order of starting and stopping. Must never hold logic of its own: it only connects the rooms.
 //!
-//! Starting, what can refuse comes before what changes anything: settings, mount point, cache directory,
-//! remote. Stopping, what promises comes before what forgets: no new writers, drain, unmount, index, the
-//! mark of a clean stop.
+//! At start, steps that can refuse come before those that change anything: settings, mount point,
+//! cache directory, remote. At stop, steps that keep promises come before those that discard state:
+//! no new writers, drain, unmount, index, the mark of a clean stop.
 
 mod build;
 mod client_dirs;

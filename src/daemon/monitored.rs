@@ -12,10 +12,10 @@ use crate::metrics::Distribution;
 use crate::monitor::{self, Figures, Monitored, Series};
 use crate::remote::Remote;
 
-/// How long a look through the mount may take before the mount counts as one that does not answer.
+/// How long a look through the mount may take before the mount counts as unresponsive.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
-/// A mount with what a monitor needs to look at it.
+/// A mount with what a monitor needs to check it.
 #[derive(Debug)]
 pub(super) struct MonitoredNode {
     node: Arc<MountedNode>,
@@ -58,7 +58,7 @@ impl Monitored for MonitoredNode {
         if self.node.rooms().engine.has_failed() {
             return Some("a background task has panicked".to_owned());
         }
-        // Before the mount shows, and while it is taken away, there is nothing to look through.
+        // Before the mount appears, and while it is removed, a look is impossible.
         if self.node.status().phase != Phase::Serving {
             return None;
         }

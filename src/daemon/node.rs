@@ -31,23 +31,24 @@ use crate::task;
 
 /// How long an unmount waits for our own look at the mount.
 const LOOK_DEADLINE: Duration = Duration::from_secs(5);
-/// How long an unmount may take to be noticed by the serving threads.
+/// How long the serving threads may take to notice an unmount.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(5);
 
-/// How long a `warm` waits to learn what is in the store.
+/// How long a `warm` waits for the state of the store.
 const FRESH_DEADLINE: Duration = Duration::from_secs(30);
-/// How often is noted how far a `warm` is.
+/// How often the progress of a `warm` is updated.
 const WARM_TOLD_EVERY: Duration = Duration::from_millis(100);
-/// How often the service manager hears how far the last drain is.
+/// How often the service manager receives the progress of the last drain.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How long a store that counts as down may take to show a drain that it is there again, and how often it is asked.
+/// How long each probe during a drain may take to show that a store counted as down is back, and
+/// the pause between probes.
 const PROBE_LIMIT: Duration = Duration::from_secs(1);
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// How much longer than that an end may take before the manager may take it for stuck: unmounting, and
-/// putting everything away.
+/// How much longer than the drain an end may take before the manager may consider it stuck: unmounting,
+/// and saving all state.
 const END_GRACE: Duration = Duration::from_secs(30);
 
-/// The keys that a mount takes over while it goes on, beside those of the log.
+/// The settings that a running mount takes over, besides those of the log.
 pub const TAKEN_OVER: [&str; 2] = ["local.cache_size", "writeback.drain_deadline"];
 
 /// A mount that is being served.
@@ -57,9 +58,9 @@ pub(super) struct MountedNode {
     rooms: Rooms,
     mount_point: PathBuf,
     manager: Arc<Manager>,
-    /// Set once it is mounted.
+    /// Set after the mount.
     session: OnceLock<Arc<Session>>,
-    /// Where log lines go, as far as that has a name.
+    /// The destination of log lines, if it has a name.
     log: Option<String>,
     started_ms: u64,
     started: Duration,
@@ -67,13 +68,14 @@ pub(super) struct MountedNode {
     /// Held while the mount is ended, so that only one task does it.
     ending: tokio::sync::Mutex<Option<DrainReport>>,
     ended: watch::Sender<bool>,
-    /// Held while a process of ours looks at the mount: until it ends it is a user like any other.
+    /// Held while a process of ours looks at the mount: until it ends, it uses the mount like any
+    /// other process.
     looking: Arc<tokio::sync::Mutex<()>>,
-    /// What the bucket's rules are, once they were looked at.
+    /// The state of the bucket's rules, once they were checked.
     rules: OnceLock<RulesLook>,
-    /// Why a drain that is under way does not get on.
+    /// Why a running drain makes no progress.
     stuck: Mutex<Option<String>>,
-    /// How long the last drain may take. It can change while the mount goes on.
+    /// The limit of the last drain. It can change while mounted.
     drain_deadline: Mutex<Duration>,
 }
 
@@ -107,19 +109,19 @@ impl MountedNode {
         }
     }
 
-    /// Learns of the session that it was mounted with.
+    /// Sets the session of the mount.
     pub(super) fn set_session(&self, session: Arc<Session>) {
         if self.session.set(session).is_ok() {
             self.phase.store(Phase::Serving as u8, Ordering::Relaxed);
         }
     }
 
-    /// Returns where it is mounted, free of links; `None` before that.
+    /// Returns the resolved mount point; `None` before the mount.
     pub(super) fn mounted_at(&self) -> Option<&Path> {
         self.session.get().map(|session| session.mount_point())
     }
 
-    /// Takes over what may change while the mount goes on: the keys in [`TAKEN_OVER`].
+    /// Takes over the settings that may change while mounted: the keys in [`TAKEN_OVER`].
     pub(super) fn take_over(&self, runtime: &Handle, settings: &Settings) {
         *self.drain_deadline.lock() = settings.writeback.drain_deadline;
         let (blobs, bytes) = (self.rooms.blobs.clone(), settings.local.cache_size.0);
@@ -129,13 +131,14 @@ impl MountedNode {
         }
     }
 
-    /// Looks at the rules of the bucket, once, beside everything else.
+    /// Checks the rules of the bucket, once, in the background.
     pub(super) fn look_at_rules(&self, runtime: &Handle) {
         let remote = self.rooms.remote.as_ref();
         self.rules.get_or_init(|| rules::look(runtime, &self.settings, remote));
     }
 
-    /// Returns what a look at the mount has to hold, when no other is under way and the mount is not being taken away.
+    /// Returns the guard that a look at the mount must hold, once no other look is in progress and
+    /// the mount is not being removed.
     pub(super) async fn may_look(&self) -> OwnedMutexGuard<()> {
         Arc::clone(&self.looking).lock_owned().await
     }
@@ -148,7 +151,7 @@ impl MountedNode {
         &self.manager
     }
 
-    /// Says in a line how it goes.
+    /// Describes the state in one line.
     pub(super) fn summary(&self) -> String {
         let backlog = self.backlog();
         if self.settings.remote.url.is_none() {
@@ -161,7 +164,7 @@ impl MountedNode {
         text
     }
 
-    /// Ends the mount because a signal said so: whatever is in use stays readable for its users.
+    /// Ends the mount after a signal; files in use stay readable for their users.
     pub(super) async fn end_by_signal(&self) -> DrainReport {
         self.end(None, true).await.unwrap_or_default()
     }
@@ -179,10 +182,10 @@ impl MountedNode {
         report
     }
 
-    /// Returns when the control socket ended the mount.
+    /// Waits until the control socket has ended the mount.
     pub(super) async fn ended(&self) {
         let mut ended = self.ended.subscribe();
-        // An error says that the sender is gone, which cannot be: it is ours.
+        // An error would mean that the sender is gone, but we own it.
         ended.wait_for(|ended| *ended).await.map(drop).ok();
     }
 
@@ -215,8 +218,8 @@ impl MountedNode {
         Ok(report)
     }
 
-    /// Drains before the end and tells the service manager how far it is. `certain`: the mount will end
-    /// whatever comes; if it may yet stay, the manager must not be told to wait for its end.
+    /// Drains before the end and reports progress to the service manager. `certain`: the mount will
+    /// end in any case. If it may stay, the manager must not be told to wait for its end.
     async fn last_drain(&self, limit: Duration, certain: bool) -> DrainReport {
         let tell = || {
             let mut status = format!("draining; {}", left(&self.backlog()));
@@ -269,7 +272,7 @@ impl MountedNode {
         DrainReport { complete, left, elapsed_ms: elapsed.as_millis() as u64, trouble }
     }
 
-    /// Waits until what is shown is what the store has.
+    /// Waits until the visible state is that of the store.
     async fn up_to_date(&self) -> Result<()> {
         let known = self.rooms.engine.follower().wait_fresh(FRESH_DEADLINE).await;
         let health = self.health().filter(|health| !health.up);
@@ -283,8 +286,8 @@ impl MountedNode {
         }
     }
 
-    /// Finds out, for as long as a drain goes on, whether a store that counts as down still is: what was known of it
-    /// when the drain began may be old.
+    /// During a drain, probes whether a store that counts as down still is: the state known when
+    /// the drain began may be stale.
     async fn watch_store(&self) {
         let Some(remote) = &self.rooms.remote else { return };
         loop {
@@ -300,13 +303,13 @@ impl MountedNode {
         remote.as_ref().map(|remote| health_of(remote, clock, self.started))
     }
 
-    /// Puts everything away: index, and the mark of a clean stop.
+    /// Saves the index, and marks a clean stop.
     pub(super) fn finish(&self) {
         self.rooms.finish();
     }
 }
 
-/// Returns what the store refuses for good, if there is any.
+/// Returns the contents that the store refuses for good, if there are any.
 fn set_aside(aside: &SetAside) -> Option<SetAsideReport> {
     let SetAside { contents, bytes, why } = aside.clone();
     (contents > 0).then_some(SetAsideReport { contents, bytes, why })
@@ -326,7 +329,7 @@ fn warm_report(warmed: &Warmed, missing: u64) -> WarmReport {
     }
 }
 
-/// Says what is not yet remote.
+/// Describes what is not yet uploaded.
 fn left(backlog: &Backlog) -> String {
     match backlog.records {
         0 => "all is remote".to_owned(),
@@ -338,7 +341,7 @@ fn left(backlog: &Backlog) -> String {
 #[async_trait]
 impl Node for MountedNode {
     fn profiles(&self) -> serde_json::Value {
-        // Texts, lists and tables with text for keys: there is always JSON for them.
+        // Texts, lists and tables with text keys always have a JSON form.
         serde_json::to_value(self.settings.profiles.all()).unwrap_or_default()
     }
 
@@ -426,14 +429,14 @@ impl Node for MountedNode {
 
     fn misses(&self, uid: Option<u32>, client: Option<&str>) -> serde_json::Value {
         let misses = self.rooms.fs.misses(Asker::Trusted, uid, client);
-        // Texts and numbers: there is always JSON for them.
+        // Texts and numbers always have a JSON form.
         serde_json::to_value(misses).unwrap_or_default()
     }
 
     async fn warm(&self, paths: &[String], told: &Mutex<WarmReport>) -> Result<()> {
         let (fetcher, ledger) = (self.rooms.engine.fetcher(), self.rooms.engine.ledger());
         if paths.is_empty() {
-            // It only asks whether what is shown is what the store has.
+            // The request only asks whether the visible state is that of the store.
             return self.up_to_date().await;
         }
         let content = |path: &String| {

@@ -1,7 +1,7 @@
-//! Telling the service manager how it goes.
+//! Reports to the service manager.
 //!
-//! Owns the few words of its protocol. Must never fail or hold up a mount: a manager that does not
-//! listen is told nothing.
+//! Owns the few messages of its protocol. Must never fail or block a mount: a manager that does not
+//! listen receives nothing.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 
 use crate::config::Surroundings;
 
-/// The variables by which a service manager says where it listens and what it expects. They are meant
-/// for one process, so none that we start may inherit them.
+/// The variables with which a service manager announces its socket and what it expects. They are
+/// meant for one process, so none that we start may inherit them.
 pub const MANAGER_VARIABLES: [&str; 3] = ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 /// How long one message may wait for a manager that is busy.
@@ -24,7 +24,7 @@ const SEND_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Manager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
-    /// What it was told last, so that it hears only what is new.
+    /// The last message, so that only news is sent.
     told: Mutex<String>,
 }
 
@@ -42,29 +42,29 @@ impl Manager {
         Self { socket, watchdog, told: Mutex::default() }
     }
 
-    /// Returns whether a service manager started this process.
+    /// Reports whether a service manager started this process.
     pub(super) fn is_there(&self) -> bool {
         self.socket.is_some()
     }
 
-    /// Returns how long it waits for a sign of life before it kills us; `None`: for ever.
+    /// Returns how long the manager waits for a sign of life before it kills us; `None` means for ever.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
 
-    /// Says that the mount works.
+    /// Reports that the mount works.
     pub(super) fn ready(&self, status: &str) {
         self.tell(&["READY=1"], status);
     }
 
-    /// Says how it goes.
+    /// Reports the status.
     pub(super) fn status(&self, status: &str) {
         if *self.told.lock() != status {
             self.tell(&[], status);
         }
     }
 
-    /// Says that we are alive and well.
+    /// Reports that we are alive and well.
     pub(super) fn alive(&self, status: &str) {
         if self.watchdog.is_none() {
             self.status(status);
@@ -75,7 +75,7 @@ impl Manager {
         }
     }
 
-    /// Says that the end has begun and needs at most `more` until it is there or we say so again.
+    /// Reports that the end has begun and takes at most `more`, unless a later message extends it.
     pub(super) fn stopping(&self, status: &str, more: Duration) {
         self.tell(&["STOPPING=1", &format!("EXTEND_TIMEOUT_USEC={}", more.as_micros())], status);
     }
@@ -110,7 +110,7 @@ fn connect(name: &[u8]) -> std::io::Result<(UnixDatagram, SocketAddr)> {
     Ok((socket, address))
 }
 
-/// Reads how often a sign of life is expected, if it is expected of this process.
+/// Returns the watchdog's interval, if it is meant for this process.
 fn watchdog(around: &Surroundings) -> Option<Duration> {
     let number = |name: &str| around.variable(name).and_then(|v| v.to_str()).map(str::parse::<u64>);
     match number("WATCHDOG_PID") {

@@ -1,8 +1,8 @@
-//! A process of our own that goes through the kernel to the mount.
+//! A process of our own that accesses the mount through the kernel.
 //!
-//! Owns how it is started and waited for. Must never let a thread of the daemon wait for the daemon's own
-//! answer: a request that was taken and is never answered cannot be interrupted, and with such a thread
-//! the daemon could not be ended, not even by SIGKILL. A process of its own gets its answer, an error,
+//! Owns how it is started and waited for. Must never let a thread of the daemon wait for the
+//! daemon's own answer. A request that was read and never answered cannot be interrupted, so with
+//! such a thread the daemon could not end, not even by SIGKILL. A separate process gets an error
 //! when the daemon is gone.
 
 use std::ffi::OsStr;
@@ -16,13 +16,13 @@ use super::notify::MANAGER_VARIABLES;
 use crate::error::{Error, Result};
 use crate::task;
 
-/// A process that is running.
+/// A running process.
 #[derive(Debug)]
 pub(super) struct Outsider(oneshot::Receiver<std::io::Result<Output>>);
 
 impl Outsider {
-    /// Starts this program with a command and its arguments for the mount at `point`; it holds `held` until it has
-    /// ended. What it writes to stderr is kept if `heard`, and otherwise goes to ours.
+    /// Starts this program with a command and its arguments for the mount at `point`. The process holds
+    /// `held` until it has ended. Its stderr is captured if `heard`, and otherwise goes to ours.
     pub(super) fn start(
         command: &str,
         point: &Path,
@@ -31,7 +31,7 @@ impl Outsider {
         held: impl Send + 'static,
     ) -> Result<Self> {
         let failed = |error| Error::io(format!("start a process for `{command}`"), error);
-        // The program itself, even if its file was replaced by a newer one meanwhile.
+        // The running program itself, even if a newer version has replaced its file.
         let mut process = Command::new("/proc/self/exe");
         process.arg0("hearthfs").arg(command).arg("--").arg(point).args(arguments);
         process.current_dir("/").stdin(Stdio::null()).stdout(Stdio::null());
@@ -53,7 +53,8 @@ impl Outsider {
         Ok(Self(told))
     }
 
-    /// Returns how it ended, or `None` if that cannot be known; may be called again if the future is dropped before.
+    /// Returns its exit status and output, or `None` if they are unknown; may be called again if
+    /// the future was dropped before.
     pub(super) async fn ended(&mut self) -> Option<Output> {
         (&mut self.0).await.ok()?.ok()
     }

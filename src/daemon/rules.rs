@@ -1,7 +1,7 @@
 //! The rules of the bucket, for a mount and for the commands that set them up.
 //!
-//! Owns the one look at them that a mount takes, and what is said of it. Must never delay a mount,
-//! write anything, or ask twice. A store that cannot be reached at the mount is checked later, when it can be.
+//! Owns the one check of them that a mount makes, and its messages. Must never delay a mount, write
+//! anything, or check twice. A store that is unreachable at the mount is checked when it answers.
 
 use std::sync::{Arc, OnceLock};
 
@@ -15,7 +15,7 @@ use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, RulesCh
 use crate::stamp::NodeId;
 use crate::task;
 
-/// What the look at the rules found, once it is over.
+/// The result of the check of the rules, once it is done.
 pub(super) type RulesLook = Arc<OnceLock<RulesReport>>;
 
 /// Prepares to work on the rules of the bucket that the settings name.
@@ -32,7 +32,7 @@ fn open(settings: &Settings, options: &RemoteOptions) -> Result<Lifecycle> {
     Lifecycle::open(url, options, &Environment::process())
 }
 
-/// Returns a handle of the store itself, for what it declares of itself.
+/// Returns a handle of the store itself, for reading and changing what it declares.
 ///
 /// # Errors
 ///
@@ -42,19 +42,19 @@ pub fn store(settings: &Settings, clock: &crate::clock::Clock) -> Result<Remote>
     Remote::open(url, &remote_options(settings), clock.clone(), NodeId(0))
 }
 
-/// Says where the credentials for the store come from in this process, by names of variables and files; `None` without a
-/// bucket.
+/// Describes where this process gets the credentials for the store, by names of variables and
+/// files; `None` without a bucket.
 pub fn credentials_source(settings: &Settings) -> Option<String> {
     let url = settings.remote.url.as_ref()?;
     remote::source_of_credentials(url, &remote_options(settings), &Environment::process())
 }
 
-/// Says what a person can do about credentials that the store refuses.
+/// Returns advice for a person when the store refuses credentials.
 pub fn credentials_remedy(settings: &Settings) -> &'static str {
     settings.remote.url.as_ref().map_or("name a store", remote::credentials_remedy)
 }
 
-/// Says in which region the bucket is asked; `None` where there are none.
+/// Returns the region in which the bucket is addressed; `None` if the cloud has no regions.
 pub fn region(settings: &Settings) -> Option<String> {
     let url = settings.remote.url.as_ref()?;
     remote::region_of(url, &remote_options(settings), &Environment::process())
@@ -65,14 +65,14 @@ fn no_remote() -> Error {
     Error::new(Kind::Invalid, op)
 }
 
-/// Looks at the rules beside everything else, and says once what disagrees with how long entries live.
+/// Checks the rules in the background, and logs once what disagrees with how long entries live.
 pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote>) -> RulesLook {
     let found = RulesLook::default();
     let Some(remote) = remote.cloned() else { return found };
     let (settings, answer) = (settings.clone(), Arc::clone(&found));
     drop(task::spawn(runtime, "rules", async move {
         remote.checked().await;
-        // The effective age may be shorter than the configured one, and is what has to hold.
+        // The effective age may be shorter than the configured one; the rules must match the effective one.
         let expiry = remote.effective_expiry();
         let made = task::blocking(move || {
             let options = RemoteOptions { expiry, ..remote_options(&settings) };
@@ -84,13 +84,13 @@ pub(super) fn look(runtime: &Handle, settings: &Settings, remote: Option<&Remote
             Err(error) => Err(error),
         };
         let report = said(&remote.url().to_string(), report);
-        // There is one look, so it is not set yet.
+        // There is only one check, so this is not set yet.
         answer.set(report).ok();
     }));
     found
 }
 
-/// Says in the log what was found, and sums it up.
+/// Logs the result, and summarizes it.
 fn said(url: &str, report: Result<RulesCheck>) -> RulesReport {
     let summed = |state: &str, detail: Option<String>| RulesReport { state: state.into(), detail };
     let report = match report {
@@ -113,7 +113,7 @@ fn said(url: &str, report: Result<RulesCheck>) -> RulesReport {
     let disagrees = report.disagreement();
     match disagrees {
         None => summed("in place", None),
-        // Where nothing expires, a rule only tidies up.
+        // If nothing expires, a rule only tidies up.
         Some(text) if report.contradictions.is_empty() && report.expiry == "never" => {
             tracing::info!(remote = url, "{text}");
             summed("missing", Some(text))

@@ -1,4 +1,4 @@
-//! One mount, from the first check to the mark of a clean stop.
+//! Serves one mount, from the first check to the mark of a clean stop.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,42 +25,43 @@ use crate::local::raise_limit;
 use crate::monitor::{Monitor, Monitored};
 use crate::task;
 
-/// Threads for background work: uploads, fetches, following. The programs' requests have their own.
+/// Threads for background work: uploads, fetches, following. Requests of programs have threads of their own.
 const WORKER_THREADS: usize = 2;
-/// Most threads for work that blocks: digests, copies, files.
+/// The most threads for blocking work: digests, copies, files.
 const BLOCKING_THREADS_MAX: usize = 16;
-/// Threads that take the kernel's requests, where the settings name no number: as many as processors, but
-/// some of them wait for the disk, and more than the most would only wait for each other.
+/// The default number of threads for the kernel's requests is the number of processors, within
+/// these bounds. Some threads wait for the disk, so a few more are useful; beyond the maximum they
+/// would only wait for each other.
 const REQUEST_THREADS_MIN: usize = 4;
 const REQUEST_THREADS_MAX: usize = 16;
 /// How long the first look through the mount may take.
 const READY_DEADLINE: Duration = Duration::from_secs(10);
-/// How often the figures by client are written down, if they have moved: so much of them a crash can lose.
+/// How often changed figures by client are saved, which limits how much of them a crash can lose.
 const KEEP_FIGURES_EVERY: Duration = Duration::from_secs(10);
-/// How long background tasks get to notice that all is over.
+/// How long background tasks may take to notice the end.
 const END_GRACE: Duration = Duration::from_secs(2);
 
 /// How a mount ended.
 #[derive(Debug)]
 pub struct ExitReport {
-    /// How the last drain went.
+    /// The result of the last drain.
     pub drain: DrainReport,
 }
 
-/// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called once a
-/// look through the mount has worked, `reload` at each SIGHUP after that; of the settings that it returns, those that may change
-/// meanwhile are taken over.
+/// Mounts and serves until a signal, the control socket or an unmount ends it. `ready` is called
+/// after a look through the mount has worked, and `reload` at each SIGHUP after that. The mount
+/// takes over those of the returned settings that may change while mounted.
 ///
 /// # Errors
 ///
-/// What was refused before anything was changed has kind `Invalid`, `Busy`, `Denied` or `NotFound`.
+/// If anything was refused before it was changed, the kind is `Invalid`, `Busy`, `Denied` or `NotFound`.
 pub fn serve(
     settings: &Settings,
     mount_point: &Path,
     ready: impl FnOnce(),
     reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
-    // Each file that a program has open takes one here.
+    // Each file that a program has open uses a descriptor here.
     let open_files_max = raise_limit();
     tracing::debug!(open_files_max, "starting");
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -82,7 +83,7 @@ fn serve_on(
     ready: impl FnOnce(),
     reload: impl Fn() -> Option<Settings>,
 ) -> Result<ExitReport> {
-    // Before anything can be seen of it: a process that sees a mount may send its daemon a signal at once.
+    // Before the mount is visible: a process that sees a mount may send its daemon a signal at once.
     let signals = {
         let _inside = runtime.enter();
         Signals::listen()?
@@ -92,7 +93,7 @@ fn serve_on(
     manager.status("starting");
     let rooms = build::rooms(runtime.handle(), settings, mount_point)?;
     let node = Arc::new(MountedNode::new(settings.clone(), rooms, mount_point.to_owned(), manager));
-    // Before the mount shows, so that a program that finds the mount finds its daemon.
+    // Before the mount appears, so that a program that finds the mount finds its daemon.
     let place = control::Place::new(&control::runtime_dir(&around), mount_point);
     let server =
         Server::start(runtime.handle(), place, Arc::clone(&node) as Arc<dyn control::Node>)?;
@@ -134,7 +135,7 @@ fn serve_on(
     Ok(ExitReport { drain })
 }
 
-/// Writes the figures by client down now and then, so that a crash loses little of them.
+/// Saves the figures by client periodically, so that a crash loses little of them.
 async fn keep_figures(node: Arc<MountedNode>) {
     loop {
         clock::sleep(KEEP_FIGURES_EVERY).await;
@@ -175,13 +176,15 @@ fn mount(
     {
         return Err(Error::new(
             Kind::Invalid,
-            format!("mount.io = \"passthrough\" cannot be had: {reason}; \"auto\" does without"),
+            format!(
+                "mount.io = \"passthrough\" is impossible: {reason}; \"auto\" falls back to ordinary I/O"
+            ),
         ));
     }
     Ok(Arc::new(session))
 }
 
-/// Returns whether users other than the one who mounts may use the mount.
+/// Reports whether users other than the one who mounts may use the mount.
 fn others_may(settings: &Settings) -> bool {
     match settings.mount.allow_other {
         AllowOther::Auto => rustix::process::geteuid().is_root(),
@@ -200,7 +203,7 @@ fn request_threads(asked: Option<usize>, processors: usize) -> usize {
     asked.unwrap_or(processors.clamp(REQUEST_THREADS_MIN, REQUEST_THREADS_MAX))
 }
 
-/// Looks through the kernel, so that a mount that does not answer is found and not waited for.
+/// Looks through the kernel, so that a mount that does not answer is detected within a deadline.
 fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Result<()> {
     let seen = runtime.block_on(async {
         let mut look = Look::start(mount_point, node.may_look().await)?;
@@ -216,15 +219,15 @@ fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Re
     }
 }
 
-/// The signals that a mount heeds.
+/// The signals that a mount handles.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
-    /// `None` where it is to be passed over.
+    /// `None` if it is ignored.
     hangup: Option<Signal>,
 }
 
-/// What a signal asks for.
+/// What a signal requests.
 enum Asks {
     End,
     Reload,
@@ -244,7 +247,7 @@ impl Signals {
         })
     }
 
-    /// Returns what the next one asks for.
+    /// Waits for the next signal and returns its request.
     async fn next(&mut self) -> Asks {
         let hangup = async {
             match &mut self.hangup {
@@ -259,7 +262,7 @@ impl Signals {
         }
     }
 
-    /// Returns when one has come that ends the mount.
+    /// Waits for a signal that ends the mount.
     async fn end(&mut self, reload: impl Fn()) {
         while matches!(self.next().await, Asks::Reload) {
             reload();

@@ -1,7 +1,7 @@
 //! Whether the mount answers a program that uses it.
 //!
-//! Owns the one look that is under way, and its last answer. Must never start a second look beside it, nor one for each
-//! question: a look is a process, and local users may ask as often as they like.
+//! Owns the one look in progress, and its last answer. Must never start a second look beside it, nor
+//! one for each request: a look is a process, and local users may send as many requests as they like.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::look::{Look, LookResult};
 use super::node::MountedNode;
 use crate::clock::within;
 
-/// An answer that is younger is given again.
+/// A younger answer is returned again.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The view that a program has of the mount.
@@ -22,7 +22,7 @@ pub(super) struct Sight {
 
 #[derive(Debug, Default)]
 struct State {
-    /// A look that has taken longer than its limit.
+    /// A look that has exceeded its limit.
     under_way: Option<Look>,
     /// The last answer, and when it came, by the monotonic clock.
     found: Option<(Duration, Result<(), &'static str>)>,
@@ -33,12 +33,12 @@ impl Sight {
         Self { node: Arc::clone(node), state: tokio::sync::Mutex::default() }
     }
 
-    /// Looks through the kernel for at most `limit`, and not at all if that was done just now. A look that takes longer
-    /// is asked again next time.
+    /// Looks through the kernel for at most `limit`; a recent answer is reused. A look that exceeds
+    /// the limit continues, and the next call waits for it.
     ///
     /// # Errors
     ///
-    /// What is wrong, where the mount answers with an error, or not in time.
+    /// What is wrong, if the mount answers with an error, or not in time.
     pub(super) async fn see(&self, limit: Duration) -> Result<(), &'static str> {
         let mut state = self.state.lock().await;
         let now = self.node.rooms().clock.mono();
@@ -60,7 +60,7 @@ impl Sight {
                 match Look::start(point, self.node.may_look().await) {
                     Ok(look) => look,
                     Err(error) => {
-                        // Out of processes or memory: that says nothing about the mount.
+                        // There are no processes or no memory left, which says nothing about the mount.
                         tracing::debug!(error = error.chain(), "no look at the mount");
                         return Ok(());
                     }
@@ -68,7 +68,7 @@ impl Sight {
             }
         };
         match within(limit, under_way.seen()).await {
-            // What is unmounted and still in use is served to its end.
+            // A mount that was unmounted in use is served until its last user ends.
             Some(LookResult::Alive | LookResult::Gone) => Ok(()),
             Some(LookResult::Dead) => Err("the mount answers with an error"),
             None => {

@@ -1,7 +1,7 @@
-//! Whether the daemon is in order, and the signs of life for the service manager.
+//! Whether the daemon is healthy, and the signs of life for the service manager.
 //!
-//! Owns the watchdog's signs of life. Must never take trouble with the store for trouble of the daemon:
-//! a restart does not help against that, and costs what is in memory.
+//! Owns the watchdog's signs of life. Must never treat trouble with the store as trouble of the
+//! daemon: a restart does not help against that, and costs what is in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use super::node::MountedNode;
 use super::sight::Sight;
 use crate::clock::sleep;
 
-/// How often one looks whether all is in order, where no watchdog asks for more.
+/// The interval of the checks, unless a watchdog requires a shorter one.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// Signs of life per watchdog interval, so that one that is late does not kill.
+/// Signs of life per watchdog interval, so that a single late one is not fatal.
 const SIGNS_PER_INTERVAL: u32 = 3;
 
-/// Looks at the mount now and then, and tells the service manager how it does, until it is dropped. While something is
-/// wrong there is no sign of life; the watchdog does the rest.
+/// Checks the mount periodically, and reports to the service manager, until it is dropped. While
+/// something is wrong it sends no sign of life, and the watchdog acts.
 pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
     let manager = Arc::clone(node.manager());
     let every = manager.watchdog().map_or(LOOK_EVERY, |limit| limit / SIGNS_PER_INTERVAL);
@@ -32,7 +32,8 @@ pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
         };
         trouble.note(found);
         match found {
-            // These take the locks that all requests take: one that hangs there gives no sign.
+            // These take the locks that all requests take, so if a request hangs with a lock held,
+            // no sign is sent.
             Ok(()) => {
                 node.rooms().fs.held();
                 manager.alive(&node.summary());
@@ -42,7 +43,7 @@ pub(super) async fn watch(node: Arc<MountedNode>, sight: Arc<Sight>) {
     }
 }
 
-/// Says once when it begins and once when it ends.
+/// Logs once when trouble begins and once when it ends.
 #[derive(Default)]
 struct WatchTrouble(Option<&'static str>);
 

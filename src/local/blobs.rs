@@ -1,10 +1,10 @@
 //! The local blobs: immutable bytes under the name of their digest.
 //!
-//! Owns `blobs/` and decides what stays on this disk. Must never hand out a file whose bytes it has
-//! reason to doubt, and never hold its table while it touches the disk.
+//! Owns `blobs/` and decides what stays on this disk. Must never return a file whose bytes it has
+//! reason to doubt, and never hold its table's lock while it accesses the disk.
 //!
 //! Two locks, in this order: a *stripe* serialises everything that changes the file of a digest on
-//! disk; the *table* is what we know, and is held for moments only.
+//! disk; the *table* holds what we know, and is locked only for moments.
 //!
 //! Keeps P9 self-healing.
 
@@ -36,15 +36,15 @@ use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
-/// News kept for the index at most; what does not fit is found again by the next start.
+/// The most news kept for the index; the next start finds again what does not fit.
 const NEWS_MAX: usize = 200_000;
-/// How often one blob's use is noted for the index at most, in seconds.
+/// The shortest time between two reports of one blob's use to the index, in seconds.
 const USED_GRAIN_SECS: u32 = 600;
 
 /// How many bytes the local tier may take; blobs and staging together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Beyond this there is no room for new data.
+    /// Above this, there is no room for new data.
     pub bytes: u64,
     /// Above this, eviction begins.
     pub high: u64,
@@ -62,10 +62,10 @@ impl Limits {
 /// How blobs are kept.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Lets blobs be evicted that no remote has: they are the only copy, and their entries become
-    /// misses. For a cache without a remote.
+    /// Allows eviction of blobs that no remote has: they are the only copy, and their entries
+    /// become misses. For a cache without a remote.
     pub evict_unsaved: bool,
-    /// Tells when a blob was used.
+    /// The clock that dates the use of blobs.
     pub clock: Clock,
 }
 
@@ -80,7 +80,7 @@ pub enum State {
     Fetched,
 }
 
-/// What became of an adopted file.
+/// The result of adopting a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Adopted {
     /// It is the blob now.
@@ -98,7 +98,7 @@ pub struct OpenBlob {
     pub pin: Pin,
 }
 
-/// What the index has not been told yet.
+/// Changes that the index has not received yet.
 #[derive(Debug, Default)]
 pub struct News {
     /// Blobs that were sealed or used.
@@ -137,10 +137,10 @@ pub struct Blobs(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     path: PathBuf,
-    /// An empty file, for the digest that needs no blob.
+    /// An empty file, for the empty digest, which needs no blob.
     empty: PathBuf,
     shelf: Arc<Shelf>,
-    /// What the limits are made of, in bytes.
+    /// The base of the limits, in bytes.
     limit: AtomicU64,
     options: Options,
     table: Mutex<Table>,
@@ -150,22 +150,22 @@ struct Inner {
     evictions: AtomicU64,
     evicted_bytes: AtomicU64,
     damaged: AtomicU64,
-    /// Held from the look for room to the count of what takes it.
+    /// Held from the check for room until the bytes that take it are counted.
     reserving: Mutex<()>,
-    /// When the disk was asked last how much it has free, and what it said.
+    /// When the disk's free space was last read, and how much it was.
     disk_free: Mutex<(Duration, u64)>,
-    /// Minute of the last warnings about damage, and how many it has seen.
+    /// The minute of the last warnings about damage, and how many it has seen.
     warned: Mutex<(u64, u32)>,
 }
 
 #[derive(Debug)]
 struct Table {
     tier: Tier,
-    /// What to tell the index: a seal, or that the blob is gone.
+    /// Pending news for the index: a seal, or that the blob is gone.
     news: HashMap<Digest, Option<Used>>,
-    /// Digests whose bytes are still in staging, and how often each is.
+    /// Digests whose bytes are still in staging, each with its number of guards.
     lodged: HashMap<Digest, u32>,
-    /// Between the moment the high mark was passed and the moment the low one is reached.
+    /// Set from the moment the high mark is passed until the low one is reached.
     evicting: bool,
 }
 
@@ -227,7 +227,7 @@ impl Blobs {
         Ok(blobs)
     }
 
-    /// Reports whether a blob is there, as far as is known without opening it.
+    /// Reports whether a blob is there, as far as known without opening it.
     pub fn contains(&self, digest: &Digest) -> bool {
         let known = || {
             let table = self.0.table.lock();
@@ -236,8 +236,8 @@ impl Blobs {
         digest.is_empty_content() || known() || self.look_up(digest)
     }
 
-    /// Returns when a blob was last used, in seconds since the Unix epoch and up to ten minutes early; `None` when it is
-    /// not there, or that is not known.
+    /// Returns when a blob was last used, in seconds since the Unix epoch and up to ten minutes too
+    /// early; `None` if it is not there or the time is unknown.
     pub fn last_used(&self, digest: &Digest) -> Option<u64> {
         let held = self.0.table.lock().tier.get(digest)?;
         (held.blob.used > 0).then_some(u64::from(held.blob.used))
@@ -252,25 +252,25 @@ impl Blobs {
         pinned.then(|| Pin::counted(self.clone(), *digest))
     }
 
-    /// Notes that the remote has a blob. Returns whether the blob is there.
+    /// Records that the remote has a blob. Returns whether the blob is there.
     pub fn mark_saved(&self, digest: &Digest) -> bool {
         self.edit(digest, |unsaved| *unsaved = false)
     }
 
-    /// Notes that the remote does not have a blob, which keeps it from eviction. Returns whether the
-    /// blob is there.
+    /// Records that the remote does not have a blob, which keeps it from eviction. Returns whether
+    /// the blob is there.
     pub fn mark_unsaved(&self, digest: &Digest) -> bool {
         let unsaved = !self.0.options.evict_unsaved;
         self.edit(digest, |flag| *flag = unsaved)
     }
 
-    /// Notes that a blob was read and is not what its name says, or cannot be read: it is hashed
-    /// when it is opened next, whatever its seal says, and removed if it is wrong.
+    /// Records that a blob was read and is damaged or unreadable. The next open hashes it, whatever
+    /// its seal says, and removes it if it is wrong.
     pub fn suspect(&self, digest: &Digest) {
         self.0.table.lock().tier.change(digest, |held| held.blob.verified = false);
     }
 
-    /// Reports whether a blob has come from the store since it was asked for last; false for one that is not there.
+    /// Reports whether a blob was fetched from the store since the last call; false if it is not there.
     pub fn take_fetched(&self, digest: &Digest) -> bool {
         let mut table = self.0.table.lock();
         let fetched = table.tier.get(digest).is_some_and(|held| held.blob.fetched);
@@ -297,7 +297,7 @@ impl Blobs {
         sync().map_err(|e| Error::io(format!("sync {}", path.display()), e))
     }
 
-    /// Returns and forgets what the index has not been told yet.
+    /// Returns the pending news for the index, and forgets them.
     pub fn news(&self) -> News {
         let taken = std::mem::take(&mut self.0.table.lock().news);
         let mut news = News::default();
@@ -310,7 +310,7 @@ impl Blobs {
         news
     }
 
-    /// Returns what the index keeps of the blobs whose seals stand, by digest.
+    /// Returns the index facts of all blobs with valid seals, by digest.
     pub fn seals(&self) -> Vec<(Digest, Used)> {
         let table = self.0.table.lock();
         let told = |blob: &Blob| Used { seal: blob.seal, used: blob.used };
@@ -321,7 +321,7 @@ impl Blobs {
         all
     }
 
-    /// Reports what the tier holds.
+    /// Returns what the tier holds.
     pub fn usage(&self) -> Usage {
         let table = self.0.table.lock();
         let sums = table.tier.sums();
@@ -338,7 +338,7 @@ impl Blobs {
         }
     }
 
-    /// Returns how many bytes the tier may take at this moment.
+    /// Returns how many bytes the tier may take now.
     fn limits(&self) -> Limits {
         Limits::of(self.0.limit.load(Ordering::Relaxed))
     }
@@ -376,7 +376,7 @@ impl Blobs {
         held.is_some()
     }
 
-    /// Looks on disk for a blob that the table does not know, as long as the folder was not listed.
+    /// Looks for an unknown blob on disk, as long as the folder is not listed.
     fn look_up(&self, digest: &Digest) -> bool {
         if self.0.listed.load(Ordering::Acquire) {
             return false;
@@ -405,7 +405,7 @@ impl Blobs {
     }
 }
 
-/// Takes the seal of what lies at a path; `None` when nothing does, or something else than a file.
+/// Takes the seal of the file at a path; `None` if there is nothing, or something other than a file.
 fn seal_at(path: &std::path::Path) -> io::Result<Option<Seal>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.is_file() => Ok(Some(Seal::of(&found))),
@@ -415,7 +415,7 @@ fn seal_at(path: &std::path::Path) -> io::Result<Option<Seal>> {
     }
 }
 
-/// Makes sure that the empty file is there and is empty.
+/// Makes sure that the empty file exists and is empty.
 fn make_empty(path: &std::path::Path) -> io::Result<()> {
     match seal_at(path)? {
         Some(seal) if seal.size == 0 => Ok(()),

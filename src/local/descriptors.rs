@@ -1,6 +1,6 @@
-//! Descriptors: some are kept for the daemon's own work, however many files programs have open.
+//! Descriptors: some are reserved for the daemon's own work, however many files programs have open.
 //!
-//! Owns the reserve. Must never say that something is not there because it cannot be opened now.
+//! Owns the reserve. Must never report something as missing because it cannot be opened now.
 //!
 //! Keeps P13 bounded.
 
@@ -16,20 +16,20 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
-/// Descriptors that files of programs do not take: the store, the journal, the index and commands that ask for the
-/// status need some. A process that may have few keeps a quarter.
+/// Descriptors that files of programs do not take: the store, the journal, the index and status
+/// commands need some. A process with a low limit reserves a quarter.
 const RESERVE: u64 = 64;
 const RESERVE_PART: u64 = 4;
-/// More are of no use, and some services allow a thousand million.
+/// A higher limit is useless, and some services allow a thousand million.
 const DESCRIPTORS_MAX: u64 = 1 << 20;
 
-/// The limit of this process, once it was asked for.
+/// The limit of this process, after it was first read.
 static LIMIT: OnceLock<u64> = OnceLock::new();
 /// The minute of the last warning.
 static WARNED: AtomicU64 = AtomicU64::new(0);
 
-/// Raises this process's soft limit of descriptors as far as it may; returns what it is then. To be called at
-/// the start of a daemon, whose children that programs see get the old one.
+/// Raises this process's soft limit of descriptors as far as allowed; returns the new limit. Called
+/// when a daemon starts; child processes that programs see get the old limit.
 pub fn raise_limit() -> u64 {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = maximum.unwrap_or(DESCRIPTORS_MAX).min(DESCRIPTORS_MAX);
@@ -56,9 +56,9 @@ pub fn for_programs() -> u64 {
     limit - RESERVE.min(limit / RESERVE_PART)
 }
 
-/// Checks that a file that is opened for a program leaves the daemon its reserve of descriptors. The kernel gives the
-/// lowest number that is free, so the number tells how many are in use. A file that was opened long ago, when
-/// more were, gets a lower one.
+/// Checks that a file opened for a program leaves the daemon its reserve of descriptors. The kernel
+/// assigns the lowest free number, so the number shows how many are in use. A file opened long ago,
+/// when more were in use, is moved to a lower number.
 ///
 /// # Errors
 ///

@@ -1,6 +1,6 @@
 //! The cache directory: its holder, its format, its identity.
 //!
-//! Owns the layout below `<cache-dir>/v1`, the lock, the node's identity and the memory of how the
+//! Owns the layout below `<cache-dir>/v1`, the lock, the node's identity and the record of how the
 //! last run ended. Must never change anything in a directory that it refuses.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -22,19 +22,19 @@ const FORMAT: u32 = 1;
 /// Free space below which a new directory is refused: room for one segment of the journal, the index
 /// and a few blobs.
 const MIN_FREE_BYTES: u64 = 16 << 20;
-/// The file that says which store this node knows.
+/// The file that records which store this node knows.
 const STORE: &str = "store";
-/// What marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
+/// Marks a directory as a cache for backup programs (the Cache Directory Tagging Specification).
 const TAG: &str = "Signature: 8a477f597d28d172789f06886806bc55\n\
     # This directory is a cache of hearthfs; it can be left out of backups.\n";
-/// The owner of what has none in this user namespace.
+/// The owner that is shown for users without a number in this user namespace.
 const OVERFLOW_UID: u32 = 65_534;
-/// The most that is read of a small file of ours.
+/// The most bytes that are read of a small file of ours.
 const SMALL_FILE_BYTES: u64 = 64 << 10;
 
 /// The cache directory of one daemon, held exclusively until the last clone is dropped.
 ///
-/// The lock is not kept by what is opened in it: keep this until all of that is closed.
+/// What is opened in it does not keep the lock: keep this until all of that is closed.
 #[derive(Clone, Debug)]
 pub struct CacheDir(Arc<Inner>);
 
@@ -47,17 +47,17 @@ struct Inner {
     shelf: Arc<Shelf>,
 }
 
-/// How runs ended, as far as it says what the page cache may have lost.
+/// How earlier runs ended, as far as that shows what the page cache may have lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Life {
     boot: String,
-    /// Counts how often the contents of files came into doubt; seals of an earlier era mean nothing.
+    /// Counts how often the contents of files came into doubt; seals of an earlier era are invalid.
     era: u64,
     doubt: bool,
 }
 
 impl CacheDir {
-    /// Opens the cache directory at `root`, making it if it is not there.
+    /// Opens the cache directory at `root`, and makes it if it does not exist.
     ///
     /// # Errors
     ///
@@ -100,8 +100,8 @@ impl CacheDir {
         Ok(dir)
     }
 
-    /// Returns what was kept of the store that this node knows, as [`CacheDir::keep_store`] was given it; `None` when
-    /// nothing was. Takes no lock and changes nothing.
+    /// Returns the text that [`CacheDir::keep_store`] kept about the store that this node knows;
+    /// `None` if there is none. Takes no lock and changes nothing.
     ///
     /// # Errors
     ///
@@ -119,25 +119,25 @@ impl CacheDir {
         root.join("v1/index").exists()
     }
 
-    /// Keeps what the next run has to know of the store that this node uses.
+    /// Keeps what the next run has to know about the store of this node.
     ///
     /// # Errors
     ///
-    /// An error of the disk; the file is then as it was.
+    /// An error of the disk; the file is then unchanged.
     pub fn keep_store(&self, text: &str) -> Result<()> {
         let path = self.0.v1.join(STORE);
         write_atomic(&path, text.as_bytes())
             .map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
-    /// Says who holds the directory (the mount point), for the message of a second daemon.
+    /// Records the holder of the directory (the mount point), for the message of a second daemon.
     ///
     /// # Errors
     ///
     /// An error of the disk when `LOCK` cannot be written.
     pub fn set_holder(&self, holder: &str) -> Result<()> {
         let text = format!("{}\n{holder}\n", std::process::id());
-        // Never empty in between: on a full disk the block that was let go might not come back.
+        // Never empty in between: on a full disk a freed block might not be available again.
         let write = || {
             self.0.lock.write_all_at(text.as_bytes(), 0)?;
             self.0.lock.set_len(text.len() as u64)
@@ -154,7 +154,7 @@ impl CacheDir {
     ///
     /// # Errors
     ///
-    /// An error of the disk when `node` cannot be removed. One that is gone already is none.
+    /// An error of the disk when `node` cannot be removed. If it is already gone, that is no error.
     pub fn give_up_node(&self) -> Result<()> {
         let path = self.0.v1.join("node");
         match fs::remove_file(&path) {
@@ -171,14 +171,14 @@ impl CacheDir {
         self.0.life.doubt
     }
 
-    /// Returns a number that changes whenever contents come into doubt; what was known of a file in
-    /// another era is to be forgotten.
+    /// Returns a number that changes whenever contents come into doubt. What was known about a file
+    /// in another era must be forgotten.
     pub fn era(&self) -> u64 {
         self.0.life.era
     }
 
-    /// Notes a clean stop. Everything written before is made durable first, which is what makes it
-    /// clean, and may take as long as the disk needs.
+    /// Records a clean stop. First makes everything written before durable, which is what makes the
+    /// stop clean. May take as long as the disk needs.
     ///
     /// # Errors
     ///
@@ -191,7 +191,7 @@ impl CacheDir {
         mark().map_err(|e| Error::io(format!("clean stop of {}", self.path().display()), e))
     }
 
-    /// Returns the identity of the machine's present run, which changes when it is restarted.
+    /// Returns the identity of the machine's present boot, which changes with a restart.
     pub(super) fn boot(&self) -> &str {
         &self.0.life.boot
     }
@@ -201,7 +201,7 @@ impl CacheDir {
         &self.0.v1
     }
 
-    /// Returns where staging files are named and counted.
+    /// Returns the shelf, which names and counts staging files.
     pub(super) fn shelf(&self) -> &Arc<Shelf> {
         &self.0.shelf
     }
@@ -251,18 +251,18 @@ fn check_place(root: &Path) -> Result<()> {
             let why = format!("{} is not a directory; remove it", v1.display());
             Err(refuse(Kind::Invalid, root, &why))
         }
-        // What is there may have filled the disk itself, and is served all the same.
+        // The cache itself may have filled the disk, and is served all the same.
         Ok(_) if v1.join("blobs").is_dir() => check_writable(root, &v1),
         Ok(_) => check_writable(root, &v1).and_then(|()| check_space(root, place)),
         Err(_) => check_space(root, place),
     }
 }
 
-/// Refuses a cache directory that another user could put other files into, or exchange for another: what lies
-/// there is served to all users, and written with this user's rights.
+/// Refuses a cache directory in which another user could put other files, or which another user
+/// could replace: its content is served to all users, and written with this user's rights.
 ///
-/// Root is trusted, which can do all that anyway. Of the directories above, the nearest is looked at: a default
-/// place has one of its own. So are links on the way, whose owners may lead them elsewhere at any time.
+/// Root is trusted, because it can do all that anyway. Of the directories above, the nearest is checked: a
+/// default place has one of its own. So are links on the way, whose owners may redirect them at any time.
 fn check_owner(root: &Path) -> Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let trusted = |uid: u32| uid == user || uid == 0;
@@ -277,7 +277,7 @@ fn check_owner(root: &Path) -> Result<()> {
         let (mode, sticky) = (found.mode() & 0o7777, found.mode() & 0o1000 != 0);
         let safe = match above {
             0 | 1 => trusted(found.uid()) && mode & 0o022 == 0,
-            // In a user namespace the owner of `/tmp` has no number.
+            // In a user namespace the owner of `/tmp` may have no number.
             2 if sticky => trusted(found.uid()) || found.uid() == OVERFLOW_UID,
             2 => trusted(found.uid()) && mode & 0o002 == 0,
             _ => true,
@@ -333,7 +333,7 @@ fn check_space(root: &Path, place: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a directory that a later release has written.
+/// Refuses a directory that was written by a later release.
 fn check_format(root: &Path) -> Result<()> {
     let newer = |name: &str| {
         let why = format!(
@@ -362,7 +362,7 @@ fn check_format(root: &Path) -> Result<()> {
     }
 }
 
-/// Takes the lock, or says who has it.
+/// Takes the lock, or reports who holds it.
 fn lock(root: &Path, file: File) -> Result<File> {
     match file.try_lock() {
         Ok(()) => Ok(file),
@@ -410,14 +410,14 @@ fn make_dirs(v1: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the node's identity, making it the first time.
+/// Reads the node's identity, and makes it the first time.
 fn node_of(v1: &Path) -> io::Result<NodeId> {
     let path = v1.join("node");
     if let Some(text) = read_small(&path)? {
         if let Ok(id) = u64::from_str_radix(text.trim(), 16) {
             return Ok(NodeId(id));
         }
-        // A new identity is always safe; an old one that is half read might be that of another node.
+        // A new identity is always safe; an old one that was read incompletely might be that of another node.
         tracing::warn!(path = %path.display(), "the node's identity is unreadable; a new one is made");
     }
     let node = NodeId(task::random_u64());
@@ -426,7 +426,7 @@ fn node_of(v1: &Path) -> io::Result<NodeId> {
 }
 
 impl Life {
-    /// Reads how the last run ended and notes that a new one has begun.
+    /// Reads how the last run ended and records that a new one has begun.
     fn begin(v1: &Path, fresh: bool) -> io::Result<Self> {
         let boot = read_small(Path::new("/proc/sys/kernel/random/boot_id"))
             .ok()
@@ -435,8 +435,8 @@ impl Life {
         let last = read_small(&v1.join("state"))?;
         let life = Self::after(boot, last.as_deref(), fresh);
         match life.write(v1, false) {
-            // A full disk is no reason not to serve what it holds. With nothing noted, the next start
-            // is in doubt, which is always safe.
+            // A full disk is no reason to refuse to serve what it holds. Without a record, the next
+            // start is in doubt, which is always safe.
             Err(e) if !fresh && e.kind() == io::ErrorKind::StorageFull => {
                 tracing::warn!(path = %v1.display(), error = %e, "the disk is full");
                 for name in ["state.next", "state"] {
@@ -451,7 +451,7 @@ impl Life {
         Ok(life)
     }
 
-    /// Decides about doubt from what the last run left.
+    /// Decides about doubt from the record of the last run.
     fn after(boot: String, last: Option<&str>, fresh: bool) -> Self {
         let mut words = last.unwrap_or_default().split_ascii_whitespace();
         let (last_boot, end) = (words.next(), words.next());
@@ -472,7 +472,8 @@ impl Life {
     }
 }
 
-/// Reads a small file of text; `None` when it is not there. A link is refused, and what is no file, without waiting.
+/// Reads a small text file; `None` if it does not exist. Refuses a link, and anything that is not a
+/// file, without blocking.
 fn read_small(path: &Path) -> io::Result<Option<String>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
@@ -488,7 +489,7 @@ fn read_small(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// Replaces a small file so that it is seen old or new, also after a power loss.
+/// Replaces a small file atomically: a reader sees the old or the new one, also after a power loss.
 pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let next = path.with_extension("next");
     let mut file =

@@ -1,6 +1,7 @@
-//! The totals of the figures by client, for the daemon that comes after this one.
+//! The totals of the figures by client, kept for the next daemon.
 //!
-//! Owns one small file of the cache directory. Must never keep a mount from serving: figures that cannot be read begin at zero.
+//! Owns one small file of the cache directory. Must never keep a mount from serving: unreadable
+//! figures start at zero.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,9 +12,9 @@ use parking_lot::Mutex;
 use super::dir::{CacheDir, write_atomic};
 use crate::metrics::Figures;
 
-/// The most that is read of the file.
+/// The most bytes that are read of the file.
 const BYTES_MAX: u64 = 64 << 10;
-/// The most clients that are read: a file with more is not ours.
+/// The most clients that are accepted: a file with more is not ours.
 const CLIENTS_MAX: usize = 256;
 
 /// The file that keeps the figures.
@@ -24,28 +25,28 @@ pub struct FigureFile {
 }
 
 impl FigureFile {
-    /// Reads what earlier runs have counted. Where that cannot be read, a warning is logged and all begins at zero.
+    /// Reads the counts of earlier runs. If they are unreadable, logs a warning and starts at zero.
     pub fn open(dir: &CacheDir) -> Self {
         let path = dir.path().join("figures");
         let kept = read(&path).unwrap_or_else(|error| {
-            tracing::warn!(path = %path.display(), %error, "the figures begin at zero");
+            tracing::warn!(path = %path.display(), %error, "the figures cannot be read and start at zero");
             Figures::new()
         });
         Self { path, kept: Mutex::new(kept) }
     }
 
-    /// Returns what was kept last.
+    /// Returns the figures that were kept last.
     pub fn kept(&self) -> Figures {
         self.kept.lock().clone()
     }
 
-    /// Writes the figures if they have moved. Blocks.
+    /// Writes the figures if they have changed. Blocks.
     pub fn keep(&self, figures: Figures) {
         let mut kept = self.kept.lock();
         if *kept == figures {
             return;
         }
-        // Numbers by text: there is always JSON for them.
+        // A map from text to numbers always has a JSON form.
         let text = serde_json::to_vec(&figures).unwrap_or_default();
         match write_atomic(&self.path, &text) {
             Ok(()) => *kept = figures,
@@ -99,7 +100,7 @@ mod tests {
             file.keep(figures.clone());
             assert_eq!(FigureFile::open(&cache).kept(), figures);
         }
-        // What a later version adds is passed over.
+        // Fields of a later version are ignored.
         std::fs::write(&path, br#"{"jax":{"local":4,"later":[1]}}"#).unwrap();
         let cache = CacheDir::open(dir.path()).unwrap();
         assert_eq!(FigureFile::open(&cache).kept()["jax"].local, 4);

@@ -1,15 +1,15 @@
-//! The index: what makes a start fast, and nothing more.
+//! The index: makes a start fast, and nothing more.
 //!
-//! Owns `index/` and everything about sled. Must never be needed: whatever goes wrong with it, an
-//! error or a panic inside sled, it is dropped and begun again empty, its *generation* moves, and
-//! the owner of the facts fills it again when it likes.
+//! Owns `index/` and everything about sled. Must never be required. After any error or panic inside
+//! sled, it is dropped and starts again empty. Its *generation* then changes, and the owner of the
+//! facts may fill it again.
 //!
-//! Most facts lie in a *base*, a flat file that is read from end to end; sled keeps what was saved
-//! since, as a log of *chunks*, each with many facts: it takes far too much memory and disk for a key
-//! of its own for every fact. Later chunks overrule earlier ones and the base; when there are many,
-//! all of it is merged into a new base. The facts of one batch are written together, so a log name
-//! that is noted as seen is never there without its registers. Facts in an index that was begun again
-//! count only after [`Index::refilled`]; before that, a restart finds it empty.
+//! Most facts lie in a *base*, a flat file that is read from end to end. sled keeps what was saved
+//! since as a log of *chunks*, each with many facts: one key per fact takes far too much memory and
+//! disk. Later chunks override earlier ones and the base; when there are many, everything is merged
+//! into a new base. The facts of one batch are written together, so a log name that is recorded as
+//! seen never lacks its registers. Facts in an index that started again count only after
+//! [`Index::refilled`]; before that, a restart finds it empty.
 
 mod base;
 mod chunk;
@@ -35,35 +35,35 @@ use self::worker::{IndexOrder, IndexShared, IndexWorker};
 use super::dir::CacheDir;
 use crate::task;
 
-/// The format of keys and values; another one begins empty.
+/// The format of keys and values; an index of another format starts again empty.
 const FORMAT: &[u8] = b"2";
 /// What sled may keep in memory, in bytes.
 const CACHE_BYTES: u64 = 16 << 20;
-/// The chunks may hold this part of the facts of the base before all is merged ...
+/// The chunks may hold one part in this many of the facts of the base before everything is merged ...
 const WORTH_PART: u64 = 8;
 /// ... and this many besides.
 const WORTH_FLOOR: u64 = 50_000;
-/// Before the number of a chunk.
+/// The prefix of the key of a chunk.
 const CHUNK: u8 = b'c';
-/// Before the name of a fact about the index itself.
+/// The prefix of the key of a fact about the index itself.
 const OWN: u8 = b'!';
-/// How long a load may take to bring the next facts; then the index counts as empty.
+/// The longest wait for the next facts of a load; after that the index counts as empty.
 const LOAD_WAIT: Duration = Duration::from_mins(1);
-/// Pieces of a load that may wait for their receiver.
+/// The most pieces of a load that wait for their receiver.
 const PIECES_MAX: usize = 8;
-/// How long a flush is waited for.
+/// The longest wait for a flush.
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
 /// The index of one cache directory; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Index(Arc<Owner>);
 
-/// What came of a flush.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flushed {
-    /// All that was saved in this generation is on disk.
+    /// Everything that was saved in this generation is on disk.
     Durable(u64),
-    /// It took too long, or failed. What was lost is saved again in the next generation.
+    /// It took too long, or failed. What was lost will be saved again in the next generation.
     Unsure,
     /// The index is off, for now or for good.
     Off,
@@ -77,8 +77,8 @@ struct Owner {
 }
 
 impl Index {
-    /// Opens the index. It never fails: an index that cannot be used is begun again, and one that
-    /// cannot even be begun is off.
+    /// Opens the index. Never fails: an unusable index starts again empty, and one that cannot even
+    /// do that is off.
     pub fn open(dir: &CacheDir) -> Self {
         let shared = Arc::new(IndexShared::default());
         let (path, era) = (dir.path().join("index"), dir.era());
@@ -94,8 +94,8 @@ impl Index {
         Self(Arc::new(Owner { shared, threaded }))
     }
 
-    /// Makes an index that is off, as one is that cannot be begun: it keeps nothing. A thousand simulated nodes would need a
-    /// thread and a database each.
+    /// Makes an index that is off and keeps nothing. Used by simulations: a thousand nodes would
+    /// need a thread and a database each.
     #[cfg(any(test, feature = "test-util"))]
     pub fn off() -> Self {
         let shared = Arc::new(IndexShared::default());
@@ -103,26 +103,26 @@ impl Index {
         Self(Arc::new(Owner { shared, threaded: false }))
     }
 
-    /// Returns a number that moves when the index was begun again: the owner of the facts should
-    /// then save all of them and call [`Index::refilled`] with the number seen before.
+    /// Returns a number that changes when the index starts again. The owner of the facts should
+    /// then save all of them and call [`Index::refilled`] with the number it saw before.
     pub fn generation(&self) -> u64 {
         self.0.shared.generation.load(Ordering::Acquire)
     }
 
-    /// Says that everything was saved again since the generation moved to `generation`.
+    /// Records that everything was saved again since the generation changed to `generation`.
     pub fn refilled(&self, generation: u64) {
         self.0.shared.send(IndexOrder::Refilled(generation));
     }
 
-    /// Says that what all facts stand for was made anew: the generation moves, and what the index is
-    /// [filled](Index::fill) with takes the place of all it has. Until then it keeps that.
+    /// Starts a new generation because all facts have changed. What the index is
+    /// [filled](Index::fill) with replaces everything it has; until then it keeps the old facts.
     pub fn renew(&self) {
-        // At once, so that the next save fills it first.
+        // Changed at once, so that the next save fills it first.
         self.0.shared.generation.fetch_add(1, Ordering::AcqRel);
         self.0.shared.send(IndexOrder::StopFilling);
     }
 
-    /// Reads everything that the index remembers; nothing if it was begun again.
+    /// Reads everything that the index remembers; nothing if it started again.
     pub fn load(&self) -> LoadedIndex {
         let (pieces, told) = sync_channel(PIECES_MAX);
         self.0.shared.send(IndexOrder::Load(pieces));
@@ -143,28 +143,28 @@ impl Index {
         }
     }
 
-    /// Fills the index again, a part at a time, since the generation moved to `generation`. Each fact
-    /// comes once: what paths have apart by path, locations by digest, other facts by name, objects of the log by name, registers by
-    /// path, seals by digest. All count with [`Index::refilled`]; what is [saved](Index::save) from the
-    /// first of them on overrules them.
+    /// Fills the index again, one part at a time, after the generation changed to `generation`.
+    /// Each fact comes once: private parts of paths by path, locations by digest, other facts by
+    /// name, objects of the log by name, registers by path, seals by digest. They take effect with
+    /// [`Index::refilled`]. Facts [saved](Index::save) after the first part override them.
     pub fn fill(&self, generation: u64, batch: FactBatch) {
         if !batch.is_empty() {
             self.0.shared.send(IndexOrder::Fill(generation, batch));
         }
     }
 
-    /// Saves facts, later, in the order of the calls. Waits only when very much is waiting already.
+    /// Saves facts in the background, in the order of the calls. Waits only if very much is already queued.
     ///
-    /// A fact must be true for ever or be replaced by a later one. In particular a register that
-    /// stands on a record of the journal may be saved only once that record is durable.
+    /// A fact must stay true for ever or be replaced by a later one. In particular, a register that
+    /// depends on a record of the journal may be saved only after that record is durable.
     pub fn save(&self, batch: FactBatch) {
         if !batch.is_empty() {
             self.0.shared.send(IndexOrder::Save(batch));
         }
     }
 
-    /// Returns when everything saved before is on disk, or given up. Reports how that went: nothing is on disk that was
-    /// saved in another generation than the one it names.
+    /// Waits until everything saved before is on disk or given up, and returns the result. What was
+    /// saved in another generation than the one in the result is not on disk.
     pub fn flush(&self) -> Flushed {
         if !self.0.threaded {
             return Flushed::Off;
@@ -187,16 +187,16 @@ impl Drop for Owner {
     }
 }
 
-/// Why the index is no longer to be used.
+/// Why the index cannot be used any longer.
 type IndexTrouble = String;
 
 /// The sled database.
 struct Store {
     db: sled::Db,
-    /// The file that sled writes, and its inode when it was opened.
+    /// The file that sled writes, and its inode at the time of opening.
     file: PathBuf,
     ino: u64,
-    /// The era of the seals that are saved now.
+    /// The era of newly saved seals.
     era: u64,
     /// The number of the next chunk.
     next: u64,
@@ -294,7 +294,7 @@ impl Store {
         if self.newer > most && self.filling.is_none() { self.merge() } else { Ok(()) }
     }
 
-    /// Writes facts of a base that is filled.
+    /// Writes facts to the base that is being filled.
     fn fill(&mut self, facts: &[facts::Fact]) -> Result<(), IndexTrouble> {
         let (dir, next, era) = (self.dir().to_owned(), self.next, self.era);
         let writer = match &mut self.filling {
@@ -313,12 +313,12 @@ impl Store {
         self.filling.is_some()
     }
 
-    /// Forgets what it was filled with so far.
+    /// Discards what the base was filled with so far.
     fn stop_filling(&mut self) {
         self.filling = None;
     }
 
-    /// Ends the filling, if there was one.
+    /// Ends the filling, if there is one.
     fn filled(&mut self) -> Result<(), IndexTrouble> {
         if let Some(writer) = self.filling.take() {
             self.replace_base(writer.finish()?)?;
@@ -332,8 +332,8 @@ impl Store {
         self.check()
     }
 
-    /// Looks whether the files are there: sled goes on writing to a file that was removed,
-    /// and says nothing, or waits for ever.
+    /// Checks that the files are there: sled keeps writing to a file that was removed, without an
+    /// error, or waits for ever.
     fn check(&self) -> Result<(), IndexTrouble> {
         match fs::metadata(&self.file) {
             Ok(found)
@@ -345,14 +345,14 @@ impl Store {
         }
     }
 
-    /// Yields the chunks that are not in the base, unpacked.
+    /// Yields the unpacked chunks that are not in the base.
     fn chunks(&self) -> impl Iterator<Item = Result<Unpacked, IndexTrouble>> {
         let all = self.db.range(chunk_key(self.first())..chunk_key(self.next)).values();
         all.map(|chunk| Unpacked::new(&chunk.map_err(text)?))
     }
 
-    /// Merges everything into a new base. Until that is in place, the old one and the chunks say the
-    /// same, so a crash in between is harmless.
+    /// Merges everything into a new base. Until that is in place, the old base and the chunks hold
+    /// the same facts, so a crash in between is harmless.
     fn merge(&mut self) -> Result<(), IndexTrouble> {
         let chunks = self.chunks().collect::<Result<Vec<Unpacked>, IndexTrouble>>()?;
         let newer = newest(&chunks, self.era)?;
@@ -383,7 +383,7 @@ impl Store {
         self.replace_base(writer.finish()?)
     }
 
-    /// Puts a base in place of the one there was and of the chunks before it.
+    /// Replaces the old base and the chunks before the new one.
     fn replace_base(&mut self, base: Base) -> Result<(), IndexTrouble> {
         self.own("base", &base.number.to_be_bytes())?;
         self.db.flush().map_err(text)?;
@@ -394,7 +394,7 @@ impl Store {
         base::sweep(self.dir(), self.base.as_ref())
     }
 
-    /// Removes the chunks that are in the base.
+    /// Removes the chunks that the base contains.
     fn drop_dead(&self) -> Result<(), IndexTrouble> {
         for dead in self.db.range(chunk_key(0)..chunk_key(self.first())).keys() {
             self.db.remove(dead.map_err(text)?).map_err(text)?;
@@ -435,12 +435,12 @@ impl Store {
     }
 }
 
-/// Reports whether a fact may be believed: a seal of another era means nothing.
+/// Reports whether a fact is valid: a seal of another era is not.
 fn believes(era: u64, of: u64, key: &[u8]) -> bool {
     era == of || key.first() != Some(&SEAL)
 }
 
-/// A fact where it lies.
+/// A fact that borrows its bytes.
 type Lying<'a> = (&'a [u8], Option<&'a [u8]>);
 
 /// Returns the newest fact of each key, in the order of the keys.
@@ -454,7 +454,7 @@ fn newest(chunks: &[Unpacked], era: u64) -> Result<Vec<Lying<'_>>, IndexTrouble>
             all.push((key, value.filter(|_| believes(era, chunk.era, key))));
             rest = after;
         }
-        // The newest of each key is to come first.
+        // The newest of each key must come first.
         all[from..].reverse();
     }
     all.sort_by_key(|(key, _)| *key);

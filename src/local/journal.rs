@@ -1,12 +1,12 @@
 //! The journal: changes of this node that the remote does not have yet, in the order of their closes.
 //!
-//! Owns `journal/` and what P4 and P5 stand on. Must never lose a record that `append` acknowledged,
+//! Owns `journal/`, on which P4 and P5 rest. Must never lose a record that `append` acknowledged,
 //! and never yield one that was not written.
 //!
 //! A record is one atomic group of changes. Records lie in *segments*, files named by the sequence
-//! number of their first record: `<16 hex>.log`, or `.snap` for a *snapshot*, which stands for
+//! number of their first record: `<16 hex>.log`, or `.snap` for a *snapshot*, which replaces
 //! everything with smaller numbers. Numbers only grow; a run never appends to a segment of an
-//! earlier one. `ack` holds the number up to which everything is remote.
+//! earlier one. `ack` holds the number up to which everything is uploaded.
 //!
 //! Keeps P4 local-durable and P5 in-order.
 
@@ -33,9 +33,9 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::{Change, Check};
 
-/// A segment that has grown to this many bytes gets no further record.
+/// A segment of this size gets no further records.
 const SEGMENT_BYTES: u64 = 8 << 20;
-/// A smaller active segment stays in use although all of it is acknowledged.
+/// An active segment below this size stays in use even if all of it is acknowledged.
 const REUSE_BYTES: u64 = 1 << 20;
 /// The largest record, in bytes; a rename of a directory with some hundred thousand entries fits.
 const RECORD_MAX_BYTES: usize = 128 << 20;
@@ -57,20 +57,20 @@ pub struct Record {
     pub seq: Seq,
     /// The changes, in order.
     pub changes: Vec<Change>,
-    /// What stays on this node of it.
+    /// What is noted with it.
     pub note: Note,
 }
 
-/// What is noted with a record, so that a start decides as the run before: what of it stays on this node.
+/// A note about a record, so that the next start makes the same decision: what of it stays on this node.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Note {
-    /// Contents that it puts and that are not complete.
+    /// Incomplete contents that it puts.
     pub torn: Vec<Torn>,
-    /// The mount was private: all of it stays.
+    /// The mount was private: the whole record stays on this node.
     pub private: bool,
 }
 
-/// A content that is not complete, with the check that it has failed.
+/// An incomplete content, with the check that it failed.
 pub type Torn = (Digest, Check);
 
 /// The journal of one cache directory.
@@ -79,9 +79,9 @@ pub struct Journal {
     path: PathBuf,
     ack: AckFile,
     state: Mutex<State>,
-    /// A segment that has grown to this many bytes gets no further record.
+    /// A segment of this size gets no further records.
     segment_bytes: u64,
-    /// Held during a compaction, so that there is one at a time.
+    /// Held during a compaction, so that only one runs at a time.
     compacting: Mutex<()>,
     /// Held during a sync.
     syncing: Mutex<()>,
@@ -91,13 +91,13 @@ pub struct Journal {
 struct State {
     /// All segments that hold records, oldest first; the last may be the active one.
     segments: VecDeque<Segment>,
-    /// Where the next record goes; `None` when it needs a new segment.
+    /// Where the next record goes; `None` if it needs a new segment.
     active: Option<Active>,
     next: u64,
     acked: u64,
-    /// Segments with records that were not made durable yet.
+    /// Segments with records that are not durable yet.
     unsynced: Vec<Arc<File>>,
-    /// Whether a name in the folder was not made durable yet.
+    /// Whether a name in the folder is not durable yet.
     dir_unsynced: bool,
 }
 
@@ -108,10 +108,9 @@ struct Active {
 }
 
 impl Journal {
-    /// Opens the journal and returns the records that are not acknowledged, in order.
+    /// Opens the journal and returns the pending records, in order.
     ///
-    /// Damaged records are left out and their segment is kept
-    /// aside in `journal/damaged`.
+    /// Damaged records are left out, and their segment is kept in `journal/damaged`.
     ///
     /// # Errors
     ///
@@ -153,7 +152,7 @@ impl Journal {
         self.append_with(changes, &Note::default())
     }
 
-    /// As [`Journal::append`]; notes what stays on this node.
+    /// As [`Journal::append`], with a note.
     ///
     /// # Errors
     ///
@@ -173,11 +172,11 @@ impl Journal {
                 .map_err(|e| failed("begin a segment of the journal", &self.path, e))?;
         }
         let active = state.active.as_mut().expect("a segment was begun if there was none");
-        // At a fixed offset, so that what a failed write left behind is written over by the next.
+        // At a fixed offset, so that the next record overwrites what a failed write left behind.
         if let Err(e) = active.file.write_all_at(&bytes, active.end) {
             let end = active.end;
             if active.file.set_len(end).is_err() {
-                // Torn bytes at the end of a segment are cut off by the next start.
+                // The next start cuts off torn bytes at the end of a segment.
                 state.active = None;
             }
             return Err(failed("append to the journal", &self.path, e));
@@ -197,9 +196,9 @@ impl Journal {
     ///
     /// # Errors
     ///
-    /// An error of the disk; what is not durable yet is tried again by the next call.
+    /// An error of the disk; the next call retries what is not durable yet.
     pub fn sync(&self) -> Result<()> {
-        // One at a time: a caller that finds nothing to do must not return before the other is done.
+        // One at a time: a caller that finds nothing to do must not return before the other sync is done.
         let _one = self.syncing.lock();
         let (files, dir) = {
             let mut state = self.state.lock();
@@ -217,7 +216,7 @@ impl Journal {
             (result, _) => result,
         };
         result.map_err(|e| {
-            // What this call could not make durable, the next one must try again.
+            // The next call must retry what this one could not make durable.
             let mut state = self.state.lock();
             state.unsynced.extend(files);
             state.dir_unsynced |= dir;
@@ -225,7 +224,7 @@ impl Journal {
         })
     }
 
-    /// Notes that everything up to `upto` is remote, and drops what is no longer needed.
+    /// Records that everything up to `upto` is uploaded, and drops what is no longer needed.
     ///
     /// Acknowledged records may reappear after a crash, which is harmless.
     ///
@@ -241,7 +240,7 @@ impl Journal {
         self.ack.store(upto).map_err(|e| failed("acknowledge in the journal", &self.path, e))?;
         state.acked = upto;
         let mut done = Vec::new();
-        // A small active segment goes on being written: a new file for each batch costs more.
+        // A small active segment stays in use: a new file for each batch costs more.
         let reused = usize::from(state.active.as_ref().is_some_and(|a| a.end < REUSE_BYTES));
         while state.segments.len() > reused
             && state.segments.front().is_some_and(|segment| segment.last() <= upto)
@@ -250,7 +249,7 @@ impl Journal {
             done.push(segment.path().to_owned());
         }
         if state.segments.is_empty() {
-            // The active segment is done too; the next record begins another.
+            // The active segment is acknowledged too; the next record starts another.
             state.active = None;
             state.unsynced.clear();
         }
@@ -258,10 +257,10 @@ impl Journal {
         Self::remove(&done)
     }
 
-    /// Counts the records that are not acknowledged, and their bytes on disk.
+    /// Returns the number of pending records, and their bytes on disk.
     ///
-    /// Of a segment that is acknowledged in part, the bytes are an estimate, and so are the records
-    /// if some were damaged: rather too many than too few.
+    /// If a segment is acknowledged in part, its bytes are an estimate. So are its records if some
+    /// were damaged. An estimate is too high rather than too low.
     pub fn backlog(&self) -> (u64, u64) {
         let state = self.state.lock();
         let parts = state.segments.iter().map(|segment| segment.after(state.acked));
@@ -281,14 +280,14 @@ impl Journal {
     fn begin_segment(&self, state: &mut State) -> io::Result<()> {
         let (segment, file) = segment::create(&self.path, state.next)?;
         let file = Arc::new(file);
-        // Bounded: a run of segments that is not synced is given to the kernel to write.
+        // Bounded: a run of segments without a sync is given to the kernel to write.
         if state.unsynced.len() >= UNSYNCED_SEGMENTS {
             state.unsynced.remove(0).sync_data()?;
         }
         state.unsynced.push(Arc::clone(&file));
         state.dir_unsynced = true;
         state.active = Some(Active { file, end: segment::HEADER_BYTES });
-        // A segment that got no record, because the write failed, gives its name to this one.
+        // A segment without a record, because the write failed, is replaced by this one of the same name.
         state.segments.retain(|old| !old.is_empty());
         state.segments.push_back(segment);
         Ok(())
@@ -307,7 +306,7 @@ impl Journal {
     }
 }
 
-/// Segments of this run that may wait for a sync; the oldest is synced before another is begun.
+/// Unsynced segments of this run; the oldest is synced before another is started.
 const UNSYNCED_SEGMENTS: usize = 16;
 
 fn failed(what: &str, path: &Path, error: io::Error) -> Error {

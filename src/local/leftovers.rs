@@ -1,9 +1,9 @@
 //! Staging files that an earlier run left behind.
 //!
-//! A closed file stays in staging until its last descriptor is gone. If the daemon stops in between, the
-//! journal names a content that no blob has, and the staging file holds it. Owns these files until a task
-//! has looked at them. Must never make one of them a blob itself: a program may still write to it through a
-//! descriptor that the kernel passed through.
+//! A closed file stays in staging until its last descriptor is gone. If the daemon stops in
+//! between, the journal names a content that no blob has, and the staging file holds it. Owns these
+//! files until a task has examined them. Must never turn one of them into a blob itself: a program
+//! may still write to it through a descriptor that the kernel passed through.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use super::seal::hash_file;
 use crate::digest::Digest;
 
-/// Where they are put aside, so that their names do not meet those of this run.
+/// The folder to which they are moved, so that their names do not collide with those of this run.
 const FOLDER: &str = "left";
 
 /// One staging file of an earlier run; dropping it removes the file.
@@ -45,15 +45,15 @@ impl Drop for Leftover {
     fn drop(&mut self) {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), %error, "a leftover stays");
+                tracing::debug!(path = %self.path.display(), %error, "a leftover of an earlier run is not removed");
             }
             _ => {}
         }
     }
 }
 
-/// Moves all files of the staging folder aside and returns those that hold anything. Files that a run which is
-/// just ending takes away itself are no error.
+/// Moves all files of the staging folder aside and returns the non-empty ones. Files that a run
+/// which is just ending removes meanwhile are no error.
 pub(super) fn put_aside(staging: &Path) -> io::Result<Vec<Leftover>> {
     let aside = staging.join(FOLDER);
     let mut number = 0_u64;
@@ -91,7 +91,7 @@ pub(super) fn put_aside(staging: &Path) -> io::Result<Vec<Leftover>> {
 fn keep(path: PathBuf, left: &mut Vec<Leftover>) -> io::Result<()> {
     let found = fs::symlink_metadata(&path)?;
     let leftover = Leftover { path, size: found.len() };
-    // Dropping what holds nothing removes it.
+    // Dropping an empty file removes it.
     if found.is_file() && found.len() > 0 {
         left.push(leftover);
     }
@@ -106,7 +106,7 @@ fn read(folder: &Path) -> io::Result<impl Iterator<Item = io::Result<fs::DirEntr
     }
 }
 
-/// Returns false where the file had gone before.
+/// Returns false if the file was already gone.
 fn gone(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),

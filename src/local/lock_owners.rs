@@ -1,7 +1,7 @@
-//! The owners of lock files: which process has made each, for the daemon that comes after this one.
+//! The owners of lock files: the process that made each, kept for the next daemon.
 //!
-//! Owns one file of the cache directory, to which a line is appended for each lock. Must never be asked whether a lock
-//! still stands: the namespace says that.
+//! Owns one file of the cache directory, to which a line is appended for each lock. Must never be
+//! used to decide whether a lock still exists: the namespace decides that.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -15,12 +15,12 @@ use super::dir::{CacheDir, write_atomic};
 use crate::error::{Error, Result};
 use crate::name::TreePath;
 
-/// The size from which the file is written anew, with what still counts.
+/// The size at which the file is rewritten with the owners that still count.
 const REWRITE_BYTES: u64 = 64 << 10;
-/// The most that is read of it: it is far smaller unless it is not ours.
+/// The most bytes that are read of it: unless it is not ours, it is far smaller.
 const READ_BYTES_MAX: u64 = 16 << 20;
 
-/// The process that has made a lock file.
+/// The process that made a lock file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LockOwner {
     /// The lock file.
@@ -56,19 +56,19 @@ pub struct LockOwners {
     path: PathBuf,
     boot: String,
     open: Mutex<Open>,
-    /// What the run before has left, until it is taken.
+    /// What the previous run left, until it is taken.
     earlier: Mutex<Option<Vec<LockOwner>>>,
 }
 
 #[derive(Debug)]
 struct Open {
-    /// `None` where it could not be opened: nothing is kept then.
+    /// `None` if it could not be opened; then nothing is kept.
     file: Option<File>,
     bytes: u64,
 }
 
 impl LockOwners {
-    /// Opens the file. One that cannot be opened, as on a full disk, is no reason not to serve: a warning is logged.
+    /// Opens the file. If that fails, as on a full disk, logs a warning and serves without it.
     pub fn open(dir: &CacheDir) -> Self {
         let path = dir.path().join("lock-owners");
         let warn = |error: &io::Error| {
@@ -81,14 +81,15 @@ impl LockOwners {
         Self { path, boot: dir.boot().to_owned(), open, earlier }
     }
 
-    /// Returns the owner of each lock that earlier runs have noted, in the order of the paths; `None` where the machine
-    /// was restarted since, or nothing was kept: then no process lives that has made a lock through an earlier daemon.
-    /// Empty when it is called again.
+    /// Returns the owner of each lock that earlier runs recorded, in the order of the paths. `None`
+    /// if the machine was restarted since, or nothing was kept: then no process is alive that made
+    /// a lock through an earlier daemon. Empty on a second call.
     pub fn take_earlier(&self) -> Option<Vec<LockOwner>> {
         self.earlier.lock().replace(Vec::new())
     }
 
-    /// Notes an owner. Returns true when the file has become large, so that [`LockOwners::keep_only`] is due.
+    /// Records an owner. Returns true when the file has become large, so that
+    /// [`LockOwners::keep_only`] is due.
     ///
     /// # Errors
     ///
@@ -102,8 +103,8 @@ impl LockOwners {
         Ok(open.bytes >= REWRITE_BYTES)
     }
 
-    /// Forgets all owners but those that `owners` returns. It is called while nothing can be noted, so that an owner is either
-    /// among them or noted afterwards.
+    /// Forgets all owners except those that `owners` returns. It is called while no owner can be
+    /// recorded, so each owner is either among them or recorded afterwards.
     ///
     /// # Errors
     ///
@@ -120,7 +121,7 @@ impl LockOwners {
     }
 }
 
-/// Reads what was kept in this run of the machine: the last line for each path.
+/// Reads the lines of the machine's present boot: the last one for each path.
 fn read(path: &Path, boot: &str) -> io::Result<Option<Vec<LockOwner>>> {
     let mut bytes = Vec::new();
     match File::open(path) {
@@ -139,7 +140,7 @@ fn read(path: &Path, boot: &str) -> io::Result<Option<Vec<LockOwner>>> {
     Ok(Some(last.into_values().collect()))
 }
 
-/// Writes the file anew and opens it.
+/// Rewrites the file and opens it.
 fn rewrite<'o>(
     path: &Path,
     boot: &str,
@@ -149,7 +150,7 @@ fn rewrite<'o>(
     text.extend(owners.map(LockOwner::line));
     write_atomic(path, text.as_bytes())?;
     let file = OpenOptions::new().append(true).mode(0o600).open(path)?;
-    // What counts may itself be large: it is written anew when as much has come again.
+    // The live owners may themselves need much space: the next rewrite comes after as much was appended.
     Ok(Open { file: Some(file), bytes: 0 })
 }
 
@@ -163,8 +164,8 @@ mod tests {
         LockOwner { path, process, started: 7 }
     }
 
-    /// Opens a cache directory that was just closed. A child that another test is about to start holds copies of all
-    /// descriptors for a moment, and so the lock.
+    /// Opens a cache directory that was just closed. For a moment, a child that another test is
+    /// starting holds copies of all descriptors, and so of the lock.
     fn open_again(path: &Path) -> CacheDir {
         for _ in 0..1000 {
             match CacheDir::open(path) {
@@ -204,7 +205,7 @@ mod tests {
             large |= owners.note(&owner("c", 1)).unwrap();
         }
         assert!(large);
-        // Another run of the machine.
+        // Another boot of the machine.
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replacen(dir.boot(), "another", 1)).unwrap();
         assert_eq!(LockOwners::open(&dir).take_earlier(), None);

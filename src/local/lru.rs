@@ -1,7 +1,7 @@
-//! The accounting of local blobs: which there are, which may be evicted, in which order.
+//! The accounting of local blobs: which exist, which may be evicted, in which order.
 //!
-//! Owns the order of use and the sums. Must never touch a file; the blobs room does, and keeps both
-//! in step.
+//! Owns the order of use and the sums. Must never touch a file; the blobs module does that, and
+//! keeps both consistent.
 //!
 //! Keeps P13 bounded.
 
@@ -12,28 +12,28 @@ use lru::LruCache;
 use super::seal::Seal;
 use crate::digest::Digest;
 
-/// The granularity in which the disk gives space away, in bytes.
+/// The allocation unit of the disk, in bytes.
 const BLOCK_BYTES: u64 = 4096;
 
-/// What is known of one blob's file.
+/// The known facts about one blob's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Blob {
-    /// How the file looked when its digest was last known to be right, or, while `verified` is
-    /// false, how it was found.
+    /// The seal of the file when its digest was last known to be right; while `verified` is false,
+    /// the seal with which it was found.
     pub(super) seal: Seal,
-    /// Whether the seal stands for the digest.
+    /// Whether the seal is known to belong to the digest.
     pub(super) verified: bool,
-    /// When it was last noted as used, in seconds since the Unix epoch.
+    /// When its use was last recorded, in seconds since the Unix epoch.
     pub(super) used: u32,
-    /// Whether it came from the store, and no program has opened it since.
+    /// Whether it was fetched from the store, and no program has opened it since.
     pub(super) fetched: bool,
 }
 
-/// A blob that may not be evicted, and why.
+/// A blob that may not be evicted, and the reasons.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PinnedBlob {
     pub(super) blob: Blob,
-    /// Whether its file is there. A pin can outlive the file.
+    /// Whether its file exists. A pin can outlive the file.
     pub(super) present: bool,
     /// Open handles and uploads.
     pub(super) pins: u32,
@@ -42,7 +42,7 @@ pub(super) struct PinnedBlob {
 }
 
 impl PinnedBlob {
-    /// Starts from a blob that nothing holds.
+    /// Makes the state of a blob that nothing holds.
     fn free(blob: Blob) -> Self {
         Self { blob, present: true, pins: 0, unsaved: false }
     }
@@ -60,7 +60,7 @@ pub(super) struct Sums {
     pub(super) pinned: u64,
 }
 
-/// All local blobs: the evictable ones in the order of their last use, the others beside them.
+/// All local blobs: the evictable ones in the order of their last use, the others apart.
 #[derive(Debug)]
 pub(super) struct Tier {
     free: LruCache<Digest, Blob>,
@@ -89,12 +89,12 @@ impl Tier {
         self.sums
     }
 
-    /// Counts the blobs whose files are there.
+    /// Counts the blobs whose files exist.
     pub(super) fn len(&self) -> usize {
         self.free.len() + self.held_present
     }
 
-    /// Returns what is known of a blob that is there, without using it.
+    /// Returns what is known about a blob that is there, without counting it as used.
     pub(super) fn get(&self, digest: &Digest) -> Option<PinnedBlob> {
         match self.free.peek(digest) {
             Some(blob) => Some(PinnedBlob::free(*blob)),
@@ -102,14 +102,14 @@ impl Tier {
         }
     }
 
-    /// Puts a blob in place of whatever was known of its digest; pins stay.
+    /// Replaces what is known about a digest; pins stay.
     pub(super) fn put(&mut self, digest: Digest, blob: Blob, unsaved: bool) {
         let pins = self.held.get(&digest).map_or(0, |held| held.pins);
         self.take(&digest);
         self.place(digest, PinnedBlob { blob, present: true, pins, unsaved });
     }
 
-    /// Puts a blob that was found on disk behind all others; does nothing if the digest is known.
+    /// Adds a blob found on disk as the least recently used; does nothing if the digest is known.
     pub(super) fn put_oldest(&mut self, digest: Digest, blob: Blob) -> bool {
         if self.free.contains(&digest) || self.held.contains_key(&digest) {
             return false;
@@ -119,7 +119,7 @@ impl Tier {
         true
     }
 
-    /// Changes what is known of a blob that is there; it counts as used. Returns the new state.
+    /// Changes what is known about a blob that is there, and counts it as used. Returns the new state.
     pub(super) fn change(
         &mut self,
         digest: &Digest,
@@ -148,7 +148,7 @@ impl Tier {
         held.present.then_some(held)
     }
 
-    /// Takes the blob that was used longest ago, if any may be evicted.
+    /// Removes and returns the least recently used evictable blob.
     pub(super) fn pop_oldest(&mut self) -> Option<(Digest, Blob)> {
         let (digest, blob) = self.free.pop_lru()?;
         self.sums.bytes -= charge(blob.seal.size);
@@ -161,7 +161,7 @@ impl Tier {
         self.free.iter().map(|(digest, _)| digest).chain(held)
     }
 
-    /// Yields the blobs whose seals stand for their digests, in no order.
+    /// Yields the blobs with valid seals, in no order.
     pub(super) fn sealed(&self) -> impl Iterator<Item = (&Digest, &Blob)> {
         let held = self.held.iter().filter(|(_, held)| held.present);
         let held = held.map(|(digest, held)| (digest, &held.blob));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     proptest! {
-        /// P13: whatever happens, the sums are the sums of what is there.
+        /// P13: after any steps, the sums are the sums of what is there.
         #[test]
         fn sums_stay_true(steps in proptest::collection::vec((0_u8..8, 0_u8..6, 0_u64..9000), 1..200)) {
             let mut tier = Tier::new();

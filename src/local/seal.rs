@@ -1,6 +1,6 @@
-//! Seals: what a blob's file looked like when its digest was last known to be right.
+//! Seals: identify the state of a blob's file in which its digest was last known to be right.
 //!
-//! Owns the comparison that spares us hashing a file again. Must never trust a name.
+//! Owns the comparison that saves hashing a file again. Must never trust a name.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,7 +15,7 @@ const HASH_CHUNK_BYTES: usize = 256 << 10;
 /// The same for a small file.
 const HASH_CHUNK_BYTES_MIN: usize = 4 << 10;
 
-/// The look of a file: a change of its bytes changes this too, unless root hides it.
+/// Metadata of a file that changes whenever its bytes change, unless root hides it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Seal {
     /// Bytes of content.
@@ -41,8 +41,8 @@ impl Seal {
     }
 }
 
-/// Digests the whole content of an open file, wherever its offset stands. It is read to its end even if
-/// that is not at `expected` bytes, which only says how large a buffer is worth its price.
+/// Digests the whole content of an open file, whatever its offset. Reads to the end even if that is
+/// not at `expected` bytes, which only determines the size of the buffer.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The names of staging files, and a rough count of their bytes.
+//! The names of staging files, and an approximate count of their bytes.
 //!
 //! Owns a name until it is dropped, which removes its file, or until the file gets another name.
 
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// Number of the next name. All shelves of a process count on: one that ends late, when the folder has been
-/// opened again, must not take away a file of the other's.
+/// The number of the next name, shared by all shelves of a process: a shelf that ends late, after
+/// the folder was opened again, must not remove a file of the new one.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Where staging files are named and counted; shared with the blobs, which take files back.
+/// Names and counts staging files; shared with the blobs, which adopt files.
 #[derive(Debug)]
 pub(super) struct Shelf {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl Shelf {
         Self { path, bytes: AtomicU64::new(0), opened }
     }
 
-    /// Returns the bytes that staging files take, as far as they were noted.
+    /// Returns the bytes of staging files, as far as recorded.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
@@ -39,12 +39,12 @@ impl Shelf {
         &self.path
     }
 
-    /// Notes that the folder is used from now on. Returns true the first time.
+    /// Records that the folder is in use. Returns true the first time.
     pub(super) fn open(&self) -> bool {
         !self.opened.swap(true, Ordering::Relaxed)
     }
 
-    /// Reserves a name for a file that the caller puts there.
+    /// Reserves a name for a file that the caller will put there.
     pub(super) fn name(self: &Arc<Self>) -> StagedPath {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{number:016x}"));
@@ -74,12 +74,12 @@ pub struct StagedPath {
 }
 
 impl StagedPath {
-    /// Returns where the file lies.
+    /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Notes how large the file is by now, in bytes, for the limit of the disk. Returns whether it has grown.
+    /// Records the present size of the file in bytes, for the limit of the disk. Returns whether it has grown.
     pub fn note_bytes(&self, bytes: u64) -> bool {
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
         // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
@@ -87,7 +87,8 @@ impl StagedPath {
         bytes > old
     }
 
-    /// Notes that `bytes` were written that end at `end`: the file grows by no more, and beyond neither.
+    /// Records that `bytes` were written up to offset `end`. The file grows by at most `bytes`, and
+    /// at most to `end`.
     pub fn note_growth(&self, end: u64, bytes: u64) {
         let known = self.bytes.load(Ordering::Relaxed);
         let grown = known.saturating_add(bytes).min(end);
@@ -96,7 +97,7 @@ impl StagedPath {
         }
     }
 
-    /// Gives the name up without removing anything: the file now has another name.
+    /// Releases the name without removing anything: the file now has another name.
     pub(super) fn consume(mut self) {
         self.consumed = true;
     }
@@ -110,7 +111,7 @@ impl Drop for StagedPath {
         }
         match fs::remove_file(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), error = %e, "staging file stays");
+                tracing::debug!(path = %self.path.display(), error = %e, "staging file is not removed");
             }
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! Staging: files that are being written or fetched and have no digest yet.
 //!
-//! Owns the empty files that stand ready. What an earlier run left is put aside, because the journal may name it
-//! (see `leftovers`).
+//! Owns the empty files that are kept ready. Files of an earlier run are moved aside, because the
+//! journal may name their contents (see `leftovers`).
 
 use std::fs::File;
 use std::io;
@@ -16,11 +16,11 @@ use super::shelf::{Shelf, StagedPath};
 use crate::error::{Error, Result};
 use crate::task;
 
-/// Empty files that are kept ready. Making one is most of what a `create` costs, and a program that
-/// creates a file is usually not done with the one before when the next can be made.
+/// The number of empty files kept ready. Making one is most of the cost of a `create`, and a
+/// program that creates a file has usually not finished the previous one when the next can be made.
 const READY_FILES_MAX: usize = 16;
-/// With so few left, more are made. To wake the thread costs a caller as much as a round trip of a request, so it makes
-/// several at a time.
+/// When only this many are left, more are made. Waking the thread costs a caller as much as the
+/// round trip of a request, so it makes several at a time.
 const READY_FILES_LOW: usize = 4;
 
 /// The folder of staging files.
@@ -31,8 +31,7 @@ pub struct Staging {
     left: Arc<Mutex<Vec<Leftover>>>,
 }
 
-/// Files that are made in advance, by a thread of their own, which ends with the last
-/// clone.
+/// Files made in advance by a thread of their own, which ends with the last clone.
 #[derive(Clone, Debug)]
 struct Ready {
     files: Arc<Mutex<Vec<(File, StagedPath)>>>,
@@ -44,11 +43,11 @@ impl Ready {
         let files = Arc::new(Mutex::new(Vec::with_capacity(READY_FILES_MAX)));
         let (wake, woken) = sync_channel::<()>(1);
         let made = Arc::clone(&files);
-        // It ends by itself.
+        // The thread ends by itself.
         drop(task::thread("hearthfs-stage", move || {
             while woken.recv().is_ok() {
                 while made.lock().len() < READY_FILES_MAX {
-                    // The next caller that needs one tries it itself, and says what is wrong.
+                    // The next caller that needs a file tries it itself, and reports the error.
                     let Ok(one) = shelf.create() else { break };
                     made.lock().push(one);
                 }
@@ -60,7 +59,7 @@ impl Ready {
     }
 
     fn refill(&self) {
-        // A full channel says that the thread was told already.
+        // A full channel means that the thread is already notified.
         self.wake.try_send(()).ok();
     }
 
@@ -93,7 +92,7 @@ impl Staging {
         Ok(Self { shelf: Arc::clone(shelf), ready: None, left })
     }
 
-    /// Returns the files of an earlier run, once. They go when they are dropped.
+    /// Returns the files of an earlier run, once. Dropping them removes them.
     pub fn take_leftovers(&self) -> Vec<Leftover> {
         std::mem::take(&mut self.left.lock())
     }
@@ -122,8 +121,7 @@ impl Staging {
         }
     }
 
-    /// Returns the bytes that staging files take, as far as they were noted with
-    /// [`StagedPath::note_bytes`].
+    /// Returns the bytes of staging files, as recorded with [`StagedPath::note_bytes`].
     pub fn bytes(&self) -> u64 {
         self.shelf.bytes()
     }
@@ -187,7 +185,7 @@ mod tests {
         }
         drop(files);
         assert_eq!(staging.bytes(), 0);
-        // Whatever the thread is doing, it ends and leaves nothing.
+        // Whatever the thread is doing, it ends and leaves no file.
         drop(staging);
         let left = || fs::read_dir(dir.path().join("staging")).unwrap().count();
         while left() > 0 {
@@ -203,7 +201,7 @@ mod tests {
             let folder = dir.path().join("staging");
             fs::write(folder.join("0000000000000000"), b"x").unwrap();
             fs::write(folder.join("0000000000000001"), b"").unwrap();
-            // This run stops before it has looked at them.
+            // This run stops before it has examined them.
             let left = Staging::open(&dir).unwrap().take_leftovers();
             assert_eq!(left.iter().map(Leftover::size).collect::<Vec<_>>(), [1]);
             left.into_iter().for_each(std::mem::forget);

@@ -1,7 +1,7 @@
-//! Completeness: a cheap test whether content is all there, by what its format says of its own length.
+//! Completeness: a cheap check whether content is complete, based on the length in its own format.
 //!
-//! Owns what is known of the formats. Must never decompress or read more than a named part of a large file, nor say
-//! that whole content is torn: what it cannot tell is whole.
+//! Owns the knowledge of the formats. Must never decompress, never read more than a bounded part of a large
+//! file, and never report complete content as torn: content that it cannot judge counts as complete.
 
 use std::fs::File;
 use std::io;
@@ -11,15 +11,15 @@ use serde::de::IgnoredAny;
 
 use crate::namespace::Check;
 
-/// JSON up to this size is parsed; of more, only the first and the last byte are looked at.
+/// JSON up to this size is parsed; of larger content, only the first and the last byte are checked.
 const JSON_BYTES_MAX: u64 = 8 << 20;
-/// Blank space is skipped for so many bytes at either end of JSON that is not parsed.
+/// The most blank bytes skipped at either end of JSON that is not parsed.
 const JSON_BLANK_MAX: usize = 4096;
-/// The most blocks that are stepped over in zstd content: what comes after them counts as whole.
+/// The most blocks skipped in zstd content; content with more counts as complete.
 const ZSTD_BLOCKS_MAX: u32 = 65_536;
-/// The most bytes of a table of an ELF file that are looked at. What its further entries say counts as true.
+/// The most bytes of a table of an ELF file that are read. Further entries are assumed to be right.
 const ELF_TABLE_BYTES_MAX: u64 = 1 << 20;
-/// A comment at the end of a zip archive has at most so many bytes.
+/// The longest comment at the end of a zip archive, in bytes.
 const ZIP_COMMENT_BYTES_MAX: u64 = 0xffff;
 
 /// Something that has bytes at offsets.
@@ -68,7 +68,7 @@ pub fn is_whole(content: &(impl Content + ?Sized), size: u64, check: Check) -> i
 
 /// Why a format could not be followed.
 enum Failed {
-    /// It leads beyond the end.
+    /// An offset or length leads beyond the end.
     Ends,
     Disk(io::Error),
 }
@@ -104,7 +104,7 @@ impl<C: Content + ?Sized> WholeBytes<'_, C> {
         Ok(into)
     }
 
-    /// Reports whether a range lies inside.
+    /// Reports whether a range lies inside the content.
     fn holds(&self, at: u64, bytes: u64) -> bool {
         at.checked_add(bytes).is_some_and(|end| end <= self.size)
     }
@@ -112,8 +112,8 @@ impl<C: Content + ?Sized> WholeBytes<'_, C> {
 
 const ZSTD_FRAME: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
-/// Frames one after the other, each to its end by the sizes of its blocks. What begins otherwise is not zstd: JAX
-/// without the package `zstandard` uses another format, which does not tell its length.
+/// Checks consecutive frames, each up to its end by the sizes of its blocks. Content with another beginning
+/// is not zstd: without the package `zstandard`, JAX uses another format, which does not contain its length.
 fn zstd(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     let (mut at, mut left) = (0, ZSTD_BLOCKS_MAX);
     while at < bytes.size {
@@ -133,7 +133,7 @@ fn zstd(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     Ok(at == bytes.size)
 }
 
-/// Returns where a frame ends whose header is at `at`; nothing if it is no frame, or the blocks are too many.
+/// Returns the end of the frame whose header is at `at`; `None` if it is no frame, or has too many blocks.
 fn zstd_frame(
     bytes: &WholeBytes<'_, impl Content + ?Sized>,
     at: u64,
@@ -168,7 +168,8 @@ fn zstd_frame(
     }
 }
 
-/// A header whose tables lie inside, with segments and sections that lie inside. Linkers write the header last.
+/// Checks that the tables of the header, and the segments and sections in them, lie inside the
+/// content. Linkers write the header last.
 fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     let ident: [u8; 16] = bytes.array(0)?;
     if ident[..4] != *b"\x7fELF" {
@@ -188,7 +189,7 @@ fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     let (segments_at, sections_at) = (field(32, 28, 8, 4), field(40, 32, 8, 4));
     let (segment_bytes, segments) = (field(54, 42, 2, 2), field(56, 44, 2, 2));
     let (section_bytes, mut sections) = (field(58, 46, 2, 2), field(60, 48, 2, 2));
-    // Where in an entry stand offset and size: of a segment, and of a section with its kind.
+    // The positions of offset and size in an entry: of a segment, and of a section with its kind.
     let segment: [usize; 2] = if wide { [8, 32] } else { [4, 16] };
     let section: [usize; 2] = if wide { [24, 32] } else { [16, 20] };
     let word = if wide { 8 } else { 4 };
@@ -197,7 +198,7 @@ fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
         part(at).zip(part(size))
     };
     if sections == 0 && sections_at != 0 {
-        // There are so many that the first one says how many.
+        // If there are too many sections for the header, the first entry holds their number.
         let first = bytes.range(sections_at, section_bytes)?;
         sections = place(&first, section).map_or(0, |(_, count)| count);
     }
@@ -205,7 +206,7 @@ fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
         |entry: &[u8], fields| place(entry, fields).is_some_and(|(at, size)| bytes.holds(at, size));
     let is_segment = |entry: &[u8]| inside(entry, segment);
     let is_section = |entry: &[u8]| {
-        // Neither an entry that is not used nor one that takes no room in the file has a place in it.
+        // Unused entries, and those without bytes in the file, have no range in it.
         let kind = entry.get(4..8).map(number);
         matches!(kind, Some(0 | 8)) || inside(entry, section)
     };
@@ -213,7 +214,7 @@ fn elf(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
         && elf_table(bytes, (sections_at, section_bytes, sections), is_section)?)
 }
 
-/// Reports whether a table lies inside, and what its entries name.
+/// Reports whether a table, and the ranges of its entries, lie inside the content.
 fn elf_table(
     bytes: &WholeBytes<'_, impl Content + ?Sized>,
     (at, entry_bytes, entries): (u64, u64, u64),
@@ -228,7 +229,7 @@ fn elf_table(
     Ok(table.chunks_exact(entry_bytes as usize).all(is_inside))
 }
 
-/// A directory of the archive that ends where its own end says. It comes last.
+/// Checks that the directory of the archive ends at its own end record, which comes last.
 fn zip(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     const END: u64 = 22;
     let tail_bytes = bytes.size.min(END + ZIP_COMMENT_BYTES_MAX);
@@ -252,7 +253,7 @@ fn zip(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
                 (size, from) = (number(&wide[40..48]), number(&wide[48..56]));
             }
         }
-        // What ends with a whole archive inside of it, and is torn behind that, does not begin where this one does.
+        // Torn content that contains a whole inner archive does not begin where that archive begins.
         if from.checked_add(size) == Some(upto) {
             return Ok(true);
         }
@@ -260,7 +261,7 @@ fn zip(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     Ok(false)
 }
 
-/// One JSON value, and the numbers that Python writes besides: `NaN` and `Infinity`.
+/// Checks for one JSON value. Also accepts the numbers `NaN` and `Infinity`, which Python writes.
 fn json(bytes: &WholeBytes<'_, impl Content + ?Sized>) -> Result<bool, Failed> {
     if bytes.size > JSON_BYTES_MAX {
         let ends = JSON_BLANK_MAX as u64;
@@ -280,7 +281,7 @@ fn has_python_numbers(all: &[u8]) -> bool {
     has(b"NaN") || has(b"Infinity")
 }
 
-/// Reports whether JSON ends with what its first byte asks for.
+/// Reports whether JSON ends as its first byte requires.
 fn has_ends(head: &[u8], tail: &[u8]) -> bool {
     let first = head.iter().find(|byte| !byte.is_ascii_whitespace());
     let last = tail.iter().rev().find(|byte| !byte.is_ascii_whitespace());
@@ -289,7 +290,7 @@ fn has_ends(head: &[u8], tail: &[u8]) -> bool {
         (Some(b'['), Some(last)) => *last == b']',
         (Some(b'"'), Some(last)) => *last == b'"',
         (Some(0), _) | (_, Some(0)) => false,
-        // Blank as far as was looked, or a number.
+        // Only blanks in the part that was read, or a number.
         _ => true,
     }
 }

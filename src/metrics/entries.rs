@@ -1,4 +1,4 @@
-//! What the cache was worth to each client, as it is told and kept.
+//! What the cache saved for each client, in the form that is reported and kept.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClientFigures {
-    /// Entries that were opened and were on this node.
+    /// Opened entries whose bytes were on this node.
     pub local: u64,
-    /// Entries that were opened and had come from the store since they were opened here last.
+    /// Opened entries whose bytes came from the store since their last open here.
     pub fetched: u64,
-    /// Entries that programs of this node have made and published.
+    /// Entries that programs of this node made and published.
     pub compiled: u64,
-    /// How long the entries that were opened had taken to make, in milliseconds, as far as that is known.
+    /// The total time that the opened entries took to make, in milliseconds, if known.
     pub saved_ms: u64,
 }
 
@@ -23,7 +23,7 @@ pub struct ClientFigures {
 pub type Figures = BTreeMap<String, ClientFigures>;
 
 impl ClientFigures {
-    /// Returns what was counted after `earlier`; figures that went back, because they were lost, count from zero.
+    /// Returns the growth since `earlier`; smaller figures, which were lost in between, count from zero.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl ClientFigures {
         sum
     }
 
-    /// Returns what each client's have grown by; those that have not grown are left out.
+    /// Returns the growth of each client, without zeros.
     pub fn growth(now: &Figures, earlier: &Figures) -> Figures {
         let none = Self::default();
         let grown = now.iter().map(|(name, figures)| {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_told_of_those_that_have_grown() {
+    fn growth_leaves_out_zeros() {
         let all =
             |jax, numba| Figures::from([("jax".to_owned(), jax), ("numba".to_owned(), numba)]);
         let before = Figures::from([("jax".to_owned(), figures(3, 1000))]);
@@ -79,7 +79,7 @@ mod tests {
         let growth = ClientFigures::growth(&now, &before);
         assert_eq!(growth, Figures::from([("jax".to_owned(), figures(2, 500))]));
         assert_eq!(ClientFigures::sum(&all(figures(5, 1), figures(2, 3))), figures(7, 4));
-        // They were lost meanwhile.
+        // The figures were lost meanwhile.
         let lost = Figures::from([("jax".to_owned(), figures(1, 10))]);
         assert_eq!(ClientFigures::growth(&lost, &before)["jax"], figures(1, 10));
     }

@@ -1,12 +1,12 @@
-//! Histograms of how long things take.
+//! Histograms of durations.
 //!
-//! Owns the bounds, which are the same for all, so that figures of nodes can be added up. Must never wait: a histogram is
-//! counted on the path of a program's call.
+//! Owns the bounds, which are the same for all histograms, so that the figures of nodes can be
+//! added up. Must never wait: durations are counted on the path of a program's call.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The upper bounds of the buckets, in microseconds; what is longer than the last is in one more bucket.
+/// The upper bounds of the buckets, in microseconds; one more bucket holds longer durations.
 pub const BOUNDS_US: [u64; 18] = [
     50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
     1_000_000, 2_500_000, 5_000_000, 10_000_000, 60_000_000,
@@ -19,12 +19,12 @@ pub struct Histogram {
     sum_us: AtomicU64,
 }
 
-/// What a histogram has counted.
+/// The counts of a histogram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Distribution {
-    /// How many durations each bucket has; a duration is in one bucket.
+    /// The number of durations in each bucket; each duration is in one bucket.
     pub buckets: [u64; BOUNDS_US.len() + 1],
-    /// All durations together, in microseconds.
+    /// The sum of all durations, in microseconds.
     pub sum_us: u64,
 }
 
@@ -37,7 +37,7 @@ impl Histogram {
         self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// Reads what was counted. The buckets are not read at one instant.
+    /// Reads the counts. The buckets are not read at one instant.
     pub fn read(&self) -> Distribution {
         Distribution {
             buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),
@@ -47,12 +47,12 @@ impl Histogram {
 }
 
 impl Distribution {
-    /// Returns how many durations were counted.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 
-    /// Adds what another has counted.
+    /// Adds the counts of another distribution.
     pub fn add(&mut self, other: &Self) {
         for (mine, more) in self.buckets.iter_mut().zip(other.buckets) {
             *mine += more;

@@ -1,6 +1,6 @@
-//! The address at which monitors are answered.
+//! The address at which the mount answers monitors.
 //!
-//! Owns the socket. Must never take a socket over from a process that serves it, nor one of another user.
+//! Owns the socket. Must never take over a socket that a process serves, or one of another user.
 
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
@@ -13,8 +13,8 @@ use tokio_util::either::Either;
 use crate::config::ListenAt;
 use crate::error::{Error, Kind, Result};
 
-/// Mode of a socket: figures are no secret, as `status` is none to the user of a mount, and connecting takes the right
-/// to write.
+/// Mode of a socket: figures are no secret, as `status` is none to the user of a mount. Connecting
+/// requires the right to write.
 const SOCKET_MODE: u32 = 0o666;
 
 /// A connection of a client.
@@ -37,7 +37,7 @@ impl Listener {
     }
 }
 
-/// Where it listens; the name of a socket goes with this.
+/// The address of a listener; dropping it removes the name of a socket.
 #[derive(Debug)]
 pub(super) struct Held(ListenAt);
 
@@ -52,12 +52,12 @@ impl Drop for Held {
         if let ListenAt::Unix(path) = &self.0
             && let Err(error) = std::fs::remove_file(path)
         {
-            tracing::debug!(path = %path.display(), %error, "the socket for metrics stays behind");
+            tracing::debug!(path = %path.display(), %error, "the socket for metrics is not removed");
         }
     }
 }
 
-/// Listens at an address. What is returned as held names the port that was chosen where the address says 0.
+/// Listens at an address. If the address has port 0, the returned guard names the port that was chosen.
 pub(super) fn listen(runtime: &Handle, at: &ListenAt) -> Result<(Listener, Held)> {
     let refused = |error: std::io::Error| {
         let (kind, remedy) = match error.kind() {
@@ -92,7 +92,7 @@ pub(super) fn listen(runtime: &Handle, at: &ListenAt) -> Result<(Listener, Held)
     }
 }
 
-/// Removes a socket that a process of ours has left and that no process serves.
+/// Removes a socket that a process of ours left and that no process serves.
 fn clear(path: &PathBuf) -> Result<()> {
     let Ok(found) = path.symlink_metadata() else { return Ok(()) };
     let us = rustix::process::geteuid().as_raw();

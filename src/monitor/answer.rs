@@ -1,6 +1,6 @@
 //! Answers to the requests of monitors.
 //!
-//! Owns the paths that there are. Must never answer what would change anything.
+//! Owns the paths that are served. Must never offer anything that changes the mount.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -19,7 +19,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
-/// What is said where there is nothing.
+/// The answer for unknown paths.
 const PATHS: &str = "hearthfs\n\n\
     /             a page with plots\n\
     /metrics      figures, in the OpenMetrics form\n\
@@ -52,7 +52,7 @@ pub(super) async fn answer(
         "/readyz" => match node.figures().status.phase {
             Phase::Serving => say(StatusCode::OK, TEXT, "serving\n"),
             Phase::Starting => say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n"),
-            // A daemon knows what it does itself.
+            // A daemon always knows its own phase.
             Phase::Ending | Phase::Unknown => {
                 say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "ending\n")
             }
@@ -61,12 +61,12 @@ pub(super) async fn answer(
     }
 }
 
-/// Answers with the page. It may fetch figures from here, and nothing from anywhere else.
+/// Answers with the page. Its policy allows it to fetch figures from here, and nothing from elsewhere.
 fn show_page() -> Response<Full<Bytes>> {
     let page = page::page();
     let mut response = say(StatusCode::OK, HTML, page.html.as_bytes());
     let headers = response.headers_mut();
-    // It is made of digests and words of ours.
+    // The policy consists of digests and words of ours.
     if let Ok(policy) = HeaderValue::from_str(&page.policy) {
         headers.insert(CONTENT_SECURITY_POLICY, policy);
     }

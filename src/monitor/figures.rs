@@ -1,7 +1,8 @@
 //! The figures of a mount in the OpenMetrics form.
 //!
-//! Owns their names, on which dashboards and alerts rely: they are added, never renamed. Names follow the conventions of
-//! Prometheus: base units, the unit at the end, `_total` for counters. Must never read anything but what it is given.
+//! Owns their names, on which dashboards and alerts rely: they are added, never renamed. Names
+//! follow the conventions of Prometheus: base units, the unit at the end, `_total` for counters.
+//! Must never read anything except its arguments.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -16,14 +17,14 @@ use super::{Figures, Series};
 use crate::control::Status;
 use crate::metrics::{BOUNDS_US, ClientFigures, Figures as ClientsFigures};
 
-/// What all names begin with.
+/// The prefix of all names.
 const PREFIX: &str = "hearthfs";
 
 type Labels = Vec<(&'static str, String)>;
 /// The values of one metric by their labels.
 type Samples = Vec<(Labels, f64)>;
 
-/// One metric that has one value for each set of labels.
+/// One metric, with one value for each set of labels.
 struct Metric {
     /// Without the prefix, and without `_total`.
     name: &'static str,
@@ -68,7 +69,7 @@ fn by_client(
     sources.collect()
 }
 
-/// All metrics but the histograms.
+/// All metrics except the histograms.
 const METRICS: &[Metric] = &[
     gauge("build_info", "The version of the daemon, as a label", |s| {
         vec![(vec![("version", s.version.clone()), ("io", s.io.mode.clone())], 1.0)]
@@ -217,13 +218,13 @@ const METRICS: &[Metric] = &[
     }),
 ];
 
-/// How long closes of programs took that published a file.
+/// How long closes of programs that published a file took.
 pub const CLOSE: &str = "close_duration_seconds";
-/// How long opens took of entries whose bytes are on this node.
+/// How long opens of entries whose bytes are on this node took.
 pub const OPEN: &str = "open_duration_seconds";
 /// How long calls of programs waited for a fetch.
 pub const FETCH: &str = "fetch_duration_seconds";
-/// How long after its close a change was remote.
+/// How long after its close a change was uploaded.
 pub const PUBLISH: &str = "publish_delay_seconds";
 /// How late commits of other nodes were applied.
 pub const LAG: &str = "follower_lag_seconds";
@@ -239,7 +240,7 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     (STORE, "Requests to the store until the answer began, by kind and status"),
 ];
 
-/// Returns the names of all metrics, as a query names them; of a histogram the three that it has.
+/// Returns the names of all metrics, as queries use them; three for each histogram.
 pub fn names() -> Vec<String> {
     let metrics = METRICS.iter().map(|metric| {
         let end = if metric.counts { "_total" } else { "" };
@@ -257,7 +258,7 @@ pub(super) fn render(figures: &Figures) -> String {
     let mut registry = Registry::with_prefix_and_labels(PREFIX, [mount].into_iter());
     registry.register_collector(Box::new(Once(figures.clone())));
     let mut text = String::new();
-    // Writing to a string does not fail, and nothing that is encoded here is refused.
+    // Writing to a string cannot fail, and everything encoded here is valid.
     if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
         tracing::warn!(%error, "metrics could not be written");
     }
@@ -379,7 +380,7 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
         }
         assert!(text.ends_with("# EOF\n"));
-        // A mount without a store has no figures of one.
+        // A mount without a store has no figures for one.
         figures.status.health = None;
         assert!(!render(&figures).contains("hearthfs_store_up"));
     }
@@ -389,7 +390,7 @@ mod tests {
         std::fs::read_to_string(path).unwrap()
     }
 
-    /// A line of the table for each metric.
+    /// Returns a line of the table for each metric.
     fn table() -> String {
         let metrics = METRICS.iter().map(|metric| {
             let (end, kind) = if metric.counts { ("_total", "counter") } else { ("", "gauge") };
@@ -413,7 +414,7 @@ mod tests {
         assert_eq!(shown, table(), "HEARTHFS_WRITE_DOCUMENTS=1 cargo test --lib document");
     }
 
-    /// Whatever a dashboard or a rule asks for is there.
+    /// Every metric that a dashboard or a rule uses exists.
     #[test]
     fn dashboards_and_alerts_name_metrics_that_exist() {
         let mut all: BTreeSet<String> = names().into_iter().collect();

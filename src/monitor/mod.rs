@@ -1,7 +1,8 @@
-//! What monitors read: figures in the OpenMetrics form, and whether the mount is in order.
+//! What monitors read: figures in the OpenMetrics form, and whether the mount is healthy.
 //!
-//! Owns the address at which they are answered, and the file for a textfile collector. Must never change anything on the
-//! mount, and never hold it up: requests are short, waits have limits, and a client that is slow is cut off.
+//! Owns the address at which requests are answered, and the file for a textfile collector. Must
+//! never change anything on the mount, and never block it: requests are short, waits have limits,
+//! and a slow client is disconnected.
 
 mod address;
 mod answer;
@@ -38,18 +39,18 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 /// Pause after an accept that failed (out of descriptors), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long something takes, under one name with one set of labels.
+/// A distribution of durations, under one name with one set of labels.
 #[derive(Clone, Debug)]
 pub struct Series {
     /// The name, with its unit.
     pub name: &'static str,
     /// Labels and their values.
     pub labels: Vec<(&'static str, String)>,
-    /// What was counted.
+    /// The durations.
     pub times: Distribution,
 }
 
-/// All that a monitor may read of a mount.
+/// Everything that a monitor may read of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// What `hearthfs status` shows.
@@ -61,15 +62,16 @@ pub struct Figures {
 /// What is monitored.
 #[async_trait]
 pub trait Monitored: Send + Sync + 'static {
-    /// Tells all figures; must answer at once, whatever the remote does.
+    /// Returns all figures; must answer at once, whatever the remote does.
     fn figures(&self) -> Figures;
-    /// Returns why the daemon is out of order; `None` when it is in order. Trouble with the store is not trouble of
-    /// the daemon.
+    /// Returns why the daemon is unhealthy; `None` if it is healthy. Trouble with the store does
+    /// not make the daemon unhealthy.
     async fn trouble(&self) -> Option<String>;
 }
 
-/// What is served to monitors, until it is dropped: then no request is answered any more, and the file is gone, so that
-/// old figures are not taken for new ones. A daemon that is killed leaves the file; its age tells.
+/// Serves monitors until it is dropped. Then no further request is answered and the file is
+/// removed, so that stale figures are not mistaken for current ones. A daemon that is killed leaves
+/// the file; its age shows that.
 #[derive(Debug)]
 pub struct Monitor {
     tasks: Vec<JoinHandle<()>>,
@@ -78,11 +80,12 @@ pub struct Monitor {
 }
 
 impl Monitor {
-    /// Begins to serve what the settings say; does nothing where they say nothing.
+    /// Serves as the settings say; does nothing if they set neither address nor file.
     ///
     /// # Errors
     ///
-    /// `Busy` where the address is taken, `Denied` where it may not be used, `Invalid` where the file cannot be written.
+    /// `Busy` when the address is in use, `Denied` when it may not be used, `Invalid` when the file
+    /// cannot be written.
     pub fn start(
         runtime: &Handle,
         settings: &MetricsSettings,

@@ -1,7 +1,7 @@
-//! The page with plots, one document that needs nothing else.
+//! The page with plots, one document without external resources.
 //!
-//! Owns how it is put together, and what a browser lets it do. Must never hold anything of the mount: the page reads the figures
-//! when it is open, and puts them in as text.
+//! Owns its assembly, and its security policy. Must never contain data of the mount: the open page
+//! fetches the figures, and inserts them as text.
 
 use std::sync::LazyLock;
 
@@ -19,7 +19,7 @@ static PAGE: LazyLock<Page> = LazyLock::new(Page::of_parts);
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) html: String,
-    /// The value of `Content-Security-Policy`: no script and no style but these two.
+    /// The value of `Content-Security-Policy`: allows no script and no style except these two.
     pub(super) policy: String,
 }
 
@@ -53,12 +53,12 @@ mod tests {
         let Page { html, policy } = page();
         assert_eq!((html.matches("<style>").count(), html.matches("<script>").count()), (1, 1));
         assert!(html.contains(STYLE) && html.contains(SCRIPT));
-        // The name space of SVG is a name, and nothing is fetched from it.
+        // The namespace of SVG is only a name; nothing is fetched from it.
         let text = html.replace("http://www.w3.org/2000/svg", "");
         for foreign in ["http:", "https:", "//cdn", "src=", "@import", "url(", "<link", "<iframe"] {
             assert!(!text.contains(foreign), "{foreign}");
         }
-        // What the policy forbids anyway.
+        // The policy forbids these anyway.
         for inline in [" style=", "onclick", "onload", "javascript:", "innerHTML", "eval("] {
             assert!(!text.contains(inline), "{inline}");
         }
@@ -66,7 +66,8 @@ mod tests {
         assert_eq!(policy.matches("'sha256-").count(), 2);
     }
 
-    /// What the script looks for is in the document, and the words that it reads are those of the status.
+    /// The elements that the script looks up are in the document, and the words that it reads are
+    /// those of the status.
     #[test]
     fn the_script_finds_its_places() {
         let named = |text: &str, before: &str| -> BTreeSet<String> {

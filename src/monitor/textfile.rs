@@ -1,6 +1,6 @@
 //! The file from which a textfile collector reads the figures.
 //!
-//! Owns the file. Must never show half of one: it is written beside its name and renamed.
+//! Owns the file. Must never show a partial one: it is written under another name and renamed.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(15);
 /// Collectors run as other users.
 const MODE: u32 = 0o644;
 
-/// The file of one mount; it goes with this.
+/// The file of one mount; dropping it removes the file.
 #[derive(Debug)]
 pub(super) struct Textfile(PathBuf);
 
@@ -26,7 +26,7 @@ impl Textfile {
         Self(path.to_owned())
     }
 
-    /// Writes the figures of now.
+    /// Writes the current figures.
     pub(super) fn write(&self, node: &dyn Monitored) -> Result<()> {
         let text = figures::render(&node.figures());
         let failed = |error| {
@@ -51,12 +51,12 @@ impl Textfile {
 impl Drop for Textfile {
     fn drop(&mut self) {
         if let Err(error) = std::fs::remove_file(&self.0) {
-            tracing::debug!(path = %self.0.display(), %error, "the file with metrics stays behind");
+            tracing::debug!(path = %self.0.display(), %error, "the file with metrics is not removed");
         }
     }
 }
 
-/// Writes it now and then, until it is dropped. A failure is told once, until a write succeeds.
+/// Writes the file periodically until it is dropped. Logs a failure once, until a write succeeds.
 pub(super) async fn keep(file: Arc<Textfile>, node: Arc<dyn Monitored>) {
     let mut said = false;
     loop {

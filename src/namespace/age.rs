@@ -1,20 +1,20 @@
-//! Age: how long what was stored serves, and what follows from it.
+//! Age: how long stored bytes are served, and the times derived from it.
 //!
-//! Owns every length of time that is a part of the age, so that ledger, fetcher, uploader and renewer
-//! mean the same. Must never read a clock: all times are the store's and handed in.
+//! Owns every duration that depends on the age, so that ledger, fetcher, uploader and renewer
+//! agree. Must never read a clock: all times are the store's and passed in.
 //!
 //! Keeps P11 expiry.
 
 use std::time::Duration;
 
-/// How much sooner than the store's rule deletes an entry it is a miss, at most.
+/// The longest time by which an entry becomes a miss before the store's rule deletes it.
 const MARGIN_MAX_MS: u64 = 24 * 60 * 60 * 1000;
-/// How long a tombstone is kept where nothing ever expires.
+/// How long a tombstone is kept if entries never expire.
 const TOMBSTONE_MS: u64 = 30 * 24 * 60 * 60 * 1000;
-/// The longest that nodes wait so that only one of them renews a content.
+/// The longest random wait before a renewal, so that only one node renews a content.
 const JITTER_MAX_MS: u64 = 60 * 60 * 1000;
 
-/// How long the bytes of an entry serve after they were stored.
+/// How long the bytes of an entry are served after they were stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Age {
     /// `u64::MAX` is for ever.
@@ -41,13 +41,13 @@ impl Age {
         self.limit_ms == u64::MAX
     }
 
-    /// How much sooner than its age an entry is a miss: clocks and rules are not exact.
+    /// How long before the end of its age an entry becomes a miss: clocks and rules are not exact.
     fn margin_ms(self) -> u64 {
         (self.limit_ms / 10).min(MARGIN_MAX_MS)
     }
 
-    /// Returns for how much longer something serves that was stored at `stored_ms`; `None` when it is
-    /// expired, [`Duration::MAX`] when it never will be.
+    /// Returns for how much longer something that was stored at `stored_ms` is served; `None` if it
+    /// is expired, [`Duration::MAX`] if it never expires.
     pub fn left(self, stored_ms: u64, now_ms: u64) -> Option<Duration> {
         if self.is_endless() {
             return Some(Duration::MAX);
@@ -56,20 +56,20 @@ impl Age {
         (now_ms < until_ms).then(|| Duration::from_millis(until_ms - now_ms))
     }
 
-    /// Reports whether half of the age is over: what is used now should be stored again, and what is to
-    /// last must not rely on it.
+    /// Reports whether half of the age is over. Content used after that should be stored again, and
+    /// content that must last must not rely on the old copy.
     pub fn is_half_over(self, stored_ms: u64, now_ms: u64) -> bool {
         !self.is_endless() && now_ms >= stored_ms.saturating_add(self.limit_ms / 2)
     }
 
-    /// How long after it has expired something is remembered: until no node can still show it or store it
-    /// again, whatever its clock says.
+    /// How long something is kept on record after it has expired: until no node can still show it
+    /// or store it again, whatever its clock says.
     pub fn grace_ms(self) -> u64 {
         if self.is_endless() { 0 } else { 2 * self.margin_ms() }
     }
 
-    /// For how long what is known of other nodes is good enough to forget by: what they stored again before
-    /// it expired is known then.
+    /// How recent our knowledge of other nodes must be to purge records: everything that they
+    /// stored again before it expired is known then.
     pub fn trust_ms(self) -> u64 {
         if self.is_endless() { MARGIN_MAX_MS } else { self.margin_ms() }
     }
@@ -85,19 +85,19 @@ impl Age {
         now_ms > stamp_ms.saturating_add(kept_ms).saturating_add((kept_ms / 10).min(MARGIN_MAX_MS))
     }
 
-    /// Reports whether a change is so old that other nodes may soon forget a tombstone that it should
-    /// meet: before it is sent it has to be stamped anew.
+    /// Reports whether a change is so old that other nodes may soon forget a tombstone that it
+    /// should meet. Such a change must get a new stamp before it is sent.
     pub fn is_late(self, stamp_ms: u64, now_ms: u64) -> bool {
         now_ms > stamp_ms.saturating_add(self.tombstone_ms() / 2)
     }
 
-    /// Reports whether the log can lack what happened since a node last read all of it: commits live no
-    /// longer than what they speak of.
+    /// Reports whether the log may lack events since a node last read all of it: commits live no
+    /// longer than the entries in them.
     pub fn may_lack(self, listed_ms: u64, now_ms: u64) -> bool {
         self.left(listed_ms, now_ms).is_none()
     }
 
-    /// Returns the longest that a renewal waits, so that one node comes first.
+    /// Returns the longest random wait before a renewal, so that one node is first.
     pub fn jitter(self) -> Duration {
         if self.is_endless() {
             return Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Changes: the only way in which the namespace moves.
+//! Changes: the only way in which the namespace is modified.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,8 +13,8 @@ pub enum Op {
     Put(Entry),
     /// The path points to nothing from now on.
     Remove,
-    /// The entry that change `of` put has these attributes from now on. It says nothing about any
-    /// other content of the path, so a `chmod` never brings an old content back.
+    /// The entry that change `of` put has these attributes from now on. Does not apply to any other
+    /// content of the path, so a `chmod` never restores an old content.
     Attrs {
         /// The stamp of the change that put the content.
         of: Stamp,
@@ -23,13 +23,13 @@ pub enum Op {
     },
 }
 
-/// One step of one path.
+/// A change of one path.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Change {
-    /// The path that moves.
+    /// The path that changes.
     pub path: TreePath,
-    /// When, in the total order.
+    /// Its place in the total order.
     pub stamp: Stamp,
-    /// What happens to it.
+    /// The change.
     pub op: Op,
 }

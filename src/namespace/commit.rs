@@ -10,7 +10,7 @@ use super::location::{Location, Site};
 use crate::digest::Digest;
 use crate::stamp::{NodeId, Stamp};
 
-/// Where a commit says that a blob lies.
+/// The location of a blob, as its commit states it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum BlobPlace {
     /// In the commit itself, raw.
@@ -35,10 +35,10 @@ pub struct BlobAt {
     pub digest: Digest,
     /// Raw bytes, uncompressed.
     pub size: u64,
-    /// Where it lies.
+    /// The location.
     pub place: BlobPlace,
-    /// When its bytes were stored (milliseconds, store's time); older than the commit when an earlier
-    /// upload is used again.
+    /// When its bytes were stored (milliseconds, store's time); older than the commit if an earlier
+    /// upload is reused.
     pub stored_ms: u64,
 }
 
@@ -49,25 +49,25 @@ pub struct Commit {
     pub stamp: Stamp,
     /// The node that made it.
     pub node: NodeId,
-    /// Random number of this run of the node: sequence numbers start again with each.
+    /// Random number of this incarnation of the node: sequence numbers start again with each.
     pub incarnation: u64,
-    /// Counts the commits of one incarnation from 0 without gaps: a reader that sees number k has
+    /// Numbers the commits of one incarnation from 0 without gaps: a reader that sees number k has
     /// missed something if it has not seen k-1.
     pub sequence: u64,
-    /// Packs that its blobs lie in, by name.
+    /// Names of the packs that hold its blobs.
     pub packs: Vec<String>,
     /// Every blob that its changes need.
     pub blobs: Vec<BlobAt>,
     /// The changes, in the order in which the programs made them.
     pub changes: Vec<Change>,
-    /// Room for what later versions add (units, signatures): tagged, skipped when unknown. Tags
-    /// below 32768 may be skipped; a commit with an unknown tag from 32768 up must not be applied.
+    /// For additions of later versions (units, signatures): tagged, ignored if unknown. Tags below
+    /// 32768 may be ignored; a commit with an unknown tag from 32768 up must not be applied.
     pub extensions: BTreeMap<u16, Vec<u8>>,
 }
 
 impl Commit {
-    /// Returns where the store keeps a blob that this commit, which has the name `name`, announces; `None` for one whose
-    /// pack it does not name.
+    /// Returns the location of a blob that this commit, named `name`, announces; `None` if the
+    /// commit does not name the blob's pack.
     pub fn location_of(&self, name: &str, blob: &BlobAt) -> Option<Location> {
         let site = match &blob.place {
             BlobPlace::Inline(_) => Site::Inline { commit: Arc::from(name) },

@@ -7,27 +7,26 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::stamp::Stamp;
 
-/// The most that the extended attributes of one entry may take together, names and values, for a node to
-/// accept it.
+/// The largest sum of the extended attributes of one entry, names and values, that a node accepts.
 pub const XATTR_TOTAL_BYTES_MAX: usize = 64 * 1024;
-/// The most that programs on this node may make of them for one entry: about what ext4 takes. What is above,
-/// by another node or an earlier release, can still be read and made smaller.
+/// The largest sum that programs on this node can create for one entry: about the limit of ext4. An
+/// entry above it, from another node or an earlier release, can still be read and made smaller.
 pub const XATTR_ENTRY_BYTES_MAX: usize = 4 * 1024;
-/// The most that programs on this node may bring the attributes of the whole namespace to. They are in memory.
+/// The largest sum of all extended attributes that programs on this node can create. They are kept in memory.
 pub const XATTR_SUM_BYTES_MAX: u64 = 16 << 20;
 
-/// The name under which an entry carries how long it took to make, where it is written down. Versions that know nothing of that
-/// keep it, and pass it on, as any attribute.
+/// The name of the extended attribute in which an encoded entry carries how long it took to make.
+/// Older versions keep it and pass it on, like any attribute.
 pub const TOOK_NAME: &[u8] = b"user.hearthfs.took";
 
-/// A time stamp of a file: seconds since the Unix epoch, which may lie before it, and nanoseconds.
+/// A time stamp of a file: seconds and nanoseconds since the Unix epoch; may be before it.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 pub struct Time {
     /// Whole seconds since the Unix epoch.
     pub secs: i64,
-    /// Nanoseconds beyond, below one thousand million.
+    /// Additional nanoseconds, below one thousand million.
     pub nanos: u32,
 }
 
@@ -43,10 +42,10 @@ impl Time {
     }
 }
 
-/// Extended attributes of the `user.` kind; `None` when there are none, which is nearly always.
+/// Extended attributes of the `user.` kind; `None` if there are none, the usual case.
 pub type Xattrs = Option<Box<BTreeMap<Box<[u8]>, Box<[u8]>>>>;
 
-/// What can change of an entry without a new content.
+/// The properties of an entry that can change without a new content.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(from = "WrittenAttrs", into = "WrittenAttrs")]
 pub struct Attrs {
@@ -58,15 +57,15 @@ pub struct Attrs {
     pub gid: u32,
     /// Time of the last change of content; set when written, the same on every node.
     pub mtime: Time,
-    /// Time of the last access as a program set it; reads do not move it.
+    /// Time of the last access as a program set it; reads do not change it.
     pub atime: Time,
     /// Extended attributes.
     pub xattrs: Xattrs,
-    /// How long its content took to make, in milliseconds; 0 where that is not known.
+    /// How long its content took to make, in milliseconds; 0 if unknown.
     pub took_ms: u32,
 }
 
-/// Attributes as they are written down: the form of the first version, in which no field can be added.
+/// The encoded form of attributes: that of the first version, to which no field can be added.
 #[derive(Serialize, Deserialize)]
 struct WrittenAttrs {
     mode: u32,
@@ -93,7 +92,7 @@ impl From<Attrs> for WrittenAttrs {
     }
 }
 
-/// Takes out of written attributes how long the content took to make.
+/// Splits the time that the content took to make from encoded attributes.
 pub fn split_xattrs(mut written: Xattrs) -> (Xattrs, u32) {
     let Some(all) = &mut written else { return (None, 0) };
     let Some(took) = all.remove(TOOK_NAME) else { return (written, 0) };
@@ -104,7 +103,7 @@ pub fn split_xattrs(mut written: Xattrs) -> (Xattrs, u32) {
     (written, took_ms.unwrap_or(0))
 }
 
-/// What sort of thing an entry is, with what defines it.
+/// The kind of an entry, with the data specific to it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A regular file.
@@ -133,16 +132,16 @@ pub enum EntryKind {
 /// What a path points to.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entry {
-    /// What sort of thing it is.
+    /// The kind of the entry.
     pub kind: EntryKind,
-    /// What can change without a new content.
+    /// The properties that can change without a new content.
     pub attrs: Attrs,
     /// The group of hard links that this path belongs to; `None` for the only name of a file.
     pub link: Option<Stamp>,
 }
 
 impl Attrs {
-    /// Returns the extended attributes as they are written down, where that differs from [`Attrs::xattrs`].
+    /// Returns the extended attributes as they are encoded, if that differs from [`Attrs::xattrs`].
     pub fn written_xattrs(&self) -> Xattrs {
         (self.took_ms > 0).then(|| {
             let mut all = self.xattrs.clone().unwrap_or_default();
@@ -193,7 +192,7 @@ mod tests {
         Attrs { mode: 0o644, uid: 1, gid: 2, mtime, atime, xattrs: Some(xattrs.into()), took_ms: 0 }
     }
 
-    /// What the first version reads and writes.
+    /// The form that the first version reads and writes.
     #[derive(Serialize, Deserialize)]
     struct First {
         mode: u32,

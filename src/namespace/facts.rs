@@ -1,41 +1,42 @@
-//! What is shown of an entry beside its attributes: `hearthfs ls -l` and `hearthfs stat` show it.
+//! The facts of an entry besides its attributes, which `hearthfs ls -l` and `hearthfs stat` show.
 //!
-//! Owns the words, which scripts read: fields are added, never renamed. Must never carry what the caller could not find out
-//! by the entry itself: a content may be that of another user's file, too.
+//! Owns the field names, which scripts read: fields are added, never renamed. Must never contain anything that
+//! the caller could not find out from the entry itself: a content may also belong to another user's file.
 
 use serde::{Deserialize, Serialize};
 
 /// The extended attribute that a mount answers with the facts of one entry, as JSON. It is never listed and cannot be set.
 pub const FACTS_NAME: &str = "hearthfs.entry";
 
-/// The extended attribute that a mount answers with what the cache was worth by client, as JSON, to every user that may read
-/// the inode. It is never listed and cannot be set.
+/// The extended attribute that a mount answers with the savings by client, as JSON, to every user
+/// that may read the inode. It is never listed and cannot be set.
 pub const FIGURES_NAME: &str = "hearthfs.figures";
 
-/// The extended attribute by asking for which a process says that what it opens and publishes from then on is no use of the
-/// cache, as a copy's is not: it is left out of the figures. Its value is empty.
+/// By requesting this extended attribute, a process declares that its later opens and publishes do
+/// not use the cache, as those of a copy program. The figures then leave it out. The value is empty.
 pub const UNCOUNTED_NAME: &str = "hearthfs.uncounted";
 
-/// What is known of one entry.
+/// The known facts of one entry.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// The store's time as the node knows it, in milliseconds since the Unix epoch: ages are counted to it.
+    /// The store's time as the node knows it, in milliseconds since the Unix epoch; ages refer to it.
     pub now_ms: u64,
-    /// The node that wrote it, 16 hex digits; `None` for a directory that was never made, and while it is being written.
+    /// The node that wrote it, 16 hex digits; `None` for an implied directory, and while it is being written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// Whether that is the node of this mount.
     pub own: bool,
-    /// Whether what is changed through this mount reaches other nodes.
+    /// Whether changes through this mount reach other nodes.
     pub shared: bool,
-    /// When it was written, in milliseconds since the Unix epoch by the store's time. Its mtime is what its program set.
+    /// When it was written, in milliseconds since the Unix epoch by the store's time. Its mtime is
+    /// what its program set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub written_ms: Option<u64>,
     /// The client in whose directory it lies, by the name of its profile. Absent for a file with several names.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// What that profile says that it is, if it is more than an ordinary file: a word of `hearthfs profiles`.
+    /// The kind that this profile assigns, unless it is an ordinary file: a word of `hearthfs profiles`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Whether it is the file of a unit that readers open first.
@@ -46,28 +47,29 @@ pub struct Facts {
     /// The digest of its content, 64 hex digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
-    /// What only root and the user of the mount are told.
+    /// Facts that only root and the user of the mount get.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<ContentFacts>,
 }
 
-/// What is known of the content of a regular file. It holds for all files with these bytes, so it tells of the files of others.
+/// The facts of the content of a regular file. They apply to all files with these bytes, so they also reveal something about
+/// files of other users.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ContentFacts {
     /// When it was last opened, written or fetched on this node, in seconds since the Unix epoch; up to ten minutes early.
-    /// `None` where its bytes are not on this node.
+    /// `None` if its bytes are not on this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub used_s: Option<u64>,
-    /// When it was last stored, in milliseconds since the Unix epoch by the store's time; `None` where the store does not have it.
+    /// When it was last stored, in milliseconds since the Unix epoch by the store's time; `None` if the store does not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stored_ms: Option<u64>,
-    /// When it becomes a miss if it is not opened before, in the same form; `None` where it does not age.
+    /// When it becomes a miss unless it is opened before, in the same form; `None` if it does not age.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_ms: Option<u64>,
 }
 
-/// Where bytes are.
+/// Where the bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bytes {
@@ -77,7 +79,7 @@ pub enum Bytes {
     Local,
     /// In the store only.
     Remote,
-    /// What a newer daemon says.
+    /// A value of a newer daemon.
     #[serde(other)]
     Unknown,
 }
@@ -86,7 +88,7 @@ pub enum Bytes {
 mod tests {
     use super::*;
 
-    /// A daemon and a command of neighbouring versions understand each other.
+    /// A daemon and a command of different versions understand each other.
     #[test]
     fn facts_of_another_version_are_understood() {
         let newer = r#"{"own":true,"bytes":"on the moon","weight":3,"content":{"used_s":7,"colour":"red"}}"#;

@@ -1,10 +1,10 @@
-//! The fold: from a set of changes to the namespace.
+//! The fold: turns a set of changes into the namespace.
 //!
-//! Same set, same result, in any order of arrival and however often each arrives. Per path the
-//! content change with the highest stamp wins; attribute changes apply to the content they name.
+//! The same set gives the same result, in any order of arrival and however often each change arrives. Per
+//! path the content change with the highest stamp wins; attribute changes apply to the content they name.
 //!
-//! A million entries have to fit into a few hundred megabytes, so registers are kept packed and
-//! locations in slots of fixed size; what is asked for is made anew for each caller.
+//! A million entries must fit into a few hundred megabytes, so registers are packed and locations
+//! lie in slots of fixed size; lookups unpack a copy for each caller.
 //!
 //! Keeps P7 one-winner.
 
@@ -33,7 +33,7 @@ pub struct Register {
     pub stamp: Stamp,
     /// The stamp of the winning attribute change of this content, if there was one.
     pub attr_stamp: Option<Stamp>,
-    /// What it put; `None` is a tombstone.
+    /// The entry that it put; `None` is a tombstone.
     pub entry: Option<Entry>,
 }
 
@@ -49,24 +49,25 @@ impl Register {
     }
 }
 
-/// What a change did when it was applied.
+/// The effect of applying a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Applied {
     /// The path now points to something else, or to nothing.
     Content,
-    /// Only attributes moved.
+    /// Only attributes changed.
     Attributes,
-    /// An older change, or one that was known.
+    /// An older or already known change.
     Nothing,
 }
 
-/// The last move of a directory's content.
+/// The last change of a directory's content.
 #[derive(Clone, Copy, Debug)]
 struct DirMove {
-    /// Its place in the total order; what gives the directory its times later is shown instead. A change that
-    /// comes after times that are younger than itself counts as made with them: it moves the directory here.
+    /// Its place in the total order. If a later change gives the directory its times, those are
+    /// shown instead. A change that arrives after times that are younger than itself takes their
+    /// stamp: it moves the directory here.
     stamp: Stamp,
-    /// When it came, by this node's clock.
+    /// When it arrived, by this node's clock.
     at: Time,
 }
 
@@ -79,20 +80,20 @@ pub struct Child {
     pub register: Option<Register>,
 }
 
-/// The namespace, and where the remote keeps the bytes it speaks of.
+/// The namespace, and the remote locations of its contents.
 #[derive(Debug, Default)]
 pub struct Fold {
     registers: BTreeSet<PackedRecord>,
-    /// Attribute changes that came before the content they name.
+    /// Attribute changes that arrived before the content they name.
     early_attrs: HashMap<TreePath, (Stamp, Stamp, Attrs)>,
     /// The contents that files point to, and the locations.
     places: Places,
     /// Names of each group of hard links.
     links: HashMap<Stamp, BTreeSet<TreePath>>,
-    /// When the content of a directory last moved on this node. Never shared: CPython's importer
-    /// needs the move itself, not the same value everywhere.
+    /// When the content of a directory last changed on this node. Never shared: CPython's importer
+    /// needs the change itself, not the same value everywhere.
     moved: HashMap<TreePath, DirMove>,
-    /// How many directories each directory holds that were made as such.
+    /// The number of explicitly made directories in each directory.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
     /// Bytes of all records, and of the extended attributes in them.
@@ -100,7 +101,7 @@ pub struct Fold {
     xattr_bytes: u64,
 }
 
-/// Makes a path of what a record keeps.
+/// Unpacks the path of a record.
 fn path_of(record: &PackedRecord) -> TreePath {
     TreePath::from_bytes(record.path()).expect("it was a path when it was packed")
 }
@@ -172,14 +173,14 @@ impl Fold {
         }
     }
 
-    /// Puts a register in place and keeps the counts and link groups true.
+    /// Replaces a register and updates the counts and link groups.
     fn replace(&mut self, path: &TreePath, register: &Register) {
         let record = self.take_in(path, register);
         let old = self.registers.replace(record);
         self.let_go(path, old.as_ref());
     }
 
-    /// Packs a register, and counts what it holds.
+    /// Packs a register, and counts what it refers to.
     fn take_in(&mut self, path: &TreePath, register: &Register) -> PackedRecord {
         let record = self.pack(path, register);
         self.bytes += record.bytes();
@@ -202,7 +203,7 @@ impl Fold {
         PackedRecord::pack(path.as_bytes(), register, content)
     }
 
-    /// Keeps the counts and link groups true after a register went out of place.
+    /// Updates the counts and link groups after a register was replaced.
     fn let_go(&mut self, path: &TreePath, old: Option<&PackedRecord>) {
         let Some(old) = old else { return };
         self.bytes -= old.bytes();
@@ -229,7 +230,7 @@ impl Fold {
         }
     }
 
-    /// Puts a register back as it was before changes that no other node will ever see; `None` for a
+    /// Restores a register to its state before changes that no other node will see; `None` for a
     /// path of which nothing was known.
     pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
         if let Some(register) = register {
@@ -252,12 +253,12 @@ impl Fold {
         }
     }
 
-    /// Counts the directories in a directory that were made as such.
+    /// Counts the explicitly made directories in a directory.
     pub fn subdirectories(&self, dir: &TreePath) -> u32 {
         self.subdirectories.get(dir).copied().unwrap_or(0)
     }
 
-    /// Reports whether any change of a path is known, be it one that waits for its content.
+    /// Reports whether any change of a path is known, even one that waits for its content.
     pub fn knows(&self, path: &TreePath) -> bool {
         self.record(path).is_some() || self.early_attrs.contains_key(path)
     }
@@ -267,7 +268,7 @@ impl Fold {
         self.places.uses(digest)
     }
 
-    /// Puts back a register that an index kept; the newer one stays if there is one.
+    /// Restores a register that an index kept, unless a newer one is present.
     pub fn restore(&mut self, path: &TreePath, register: &Register) {
         if self.register(path).is_none_or(|known| {
             (known.stamp, known.attr_stamp) < (register.stamp, register.attr_stamp)
@@ -289,11 +290,11 @@ impl Fold {
         self.record(path).map(|record| self.unpack(record))
     }
 
-    /// Returns the register of a path, if what it points to is visible: it has an entry, and no file
-    /// stands in the place of a directory above it.
+    /// Returns the register of a path if its entry is visible: it has one, and no file is in the
+    /// place of a directory above it.
     ///
-    /// A directory that was never made, or was removed by one node while another put something into
-    /// it, is not found here; [`Fold::is_directory`] knows it.
+    /// An implied directory, or one that a node removed while another put something into it, is not
+    /// found here; [`Fold::is_directory`] knows it.
     pub fn visible(&self, path: &TreePath) -> Option<Register> {
         let record = self.record(path).filter(|record| record.is_live())?;
         self.reachable(path).then(|| self.unpack(record))
@@ -304,7 +305,7 @@ impl Fold {
         self.visible(path)?.entry
     }
 
-    /// Reports whether no ancestor of `path` is something else than a directory.
+    /// Reports whether every known ancestor of `path` is a directory.
     fn reachable(&self, path: &TreePath) -> bool {
         let bytes = path.as_bytes();
         let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
@@ -315,7 +316,7 @@ impl Fold {
         })
     }
 
-    /// Reports whether a path is a directory: made as one, or implied by something below it.
+    /// Reports whether a path is a directory: made explicitly, or implied by something below it.
     pub fn is_directory(&self, path: &TreePath) -> bool {
         if path.is_root() {
             return true;
@@ -345,16 +346,16 @@ impl Fold {
         self.records_below(dir).map(|record| (path_of(record), self.unpack(record)))
     }
 
-    /// Returns the names in a directory, in byte order, without looking at what lies deeper.
+    /// Returns the names in a directory, in byte order, without the deeper levels.
     pub fn children(&self, dir: &TreePath) -> Vec<Child> {
         self.children_after(dir, None, usize::MAX)
     }
 
-    /// Returns the same from behind a name on, at most `limit`, so that a large directory can be read in parts.
+    /// Returns at most `limit` names after `name`, so that a large directory can be read in parts.
     pub fn children_after(&self, dir: &TreePath, name: Option<&[u8]>, limit: usize) -> Vec<Child> {
         let mut found: Vec<Child> = Vec::new();
         let first = name.and_then(|name| dir.join(name).ok()).map(|path| {
-            // Behind the name and all that is below it.
+            // After the name and everything below it.
             let mut beyond = path.as_bytes().to_vec();
             beyond.push(1);
             beyond
@@ -373,7 +374,7 @@ impl Fold {
             let length = below.iter().position(|byte| *byte == 0).unwrap_or(below.len());
             let name = &below[..length];
             if found.last().is_some_and(|last| *last.name == *name) {
-                // It and all else that is below that child says nothing new.
+                // Skips everything else below that child.
                 let mut beyond = path[..path.len() - below.len() + length].to_vec();
                 beyond.push(1);
                 rest = self
@@ -392,21 +393,21 @@ impl Fold {
         self.links.get(&group).into_iter().flatten()
     }
 
-    /// Returns when the content of a directory last moved on this node, if it did since the start and no
-    /// later change has given the directory its times.
+    /// Returns when the content of a directory last changed on this node; `None` if it has not
+    /// since the start, or if a later change gave the directory its times.
     pub fn moved(&self, dir: &TreePath) -> Option<Time> {
         let moved = self.moved.get(dir)?;
         let given = self.times_given(dir);
         given.is_none_or(|given| given <= moved.stamp).then_some(moved.at)
     }
 
-    /// Returns the stamp of the change that gave a path the times it has.
+    /// Returns the stamp of the change that gave a path its times.
     fn times_given(&self, path: &TreePath) -> Option<Stamp> {
         self.record(path).filter(|record| record.is_live()).map(PackedRecord::last_stamp)
     }
 
-    /// Notes that the content of a directory moved with a change of this stamp, which other nodes need
-    /// not know (a name that is not yet published).
+    /// Records that the content of a directory changed at this stamp. Other nodes need not know the
+    /// change (a name that is not published yet).
     pub fn touch_directory(&mut self, dir: &TreePath, stamp: Stamp, now: Time) {
         let given = self.times_given(dir);
         let last = self.moved.get(dir).map(|moved| moved.stamp);
@@ -414,7 +415,7 @@ impl Fold {
         self.moved.insert(dir.clone(), DirMove { stamp, at: now });
     }
 
-    /// Learns where the remote keeps a blob; the youngest location wins. Returns whether it was news.
+    /// Records where the remote keeps a blob; the youngest location wins. Returns whether it was new.
     pub fn locate(&mut self, digest: Digest, location: &Location) -> bool {
         self.places.locate(&digest, location)
     }
@@ -424,20 +425,20 @@ impl Fold {
         self.places.location(digest)
     }
 
-    /// Returns since when the remote has a blob, if it does; as the location has it.
+    /// Returns when the known remote copy of a blob was stored.
     pub fn stored_ms(&self, digest: &Digest) -> Option<u64> {
         self.places.stored_ms(digest)
     }
 
-    /// Forgets a location that proved wrong, so that the next writer of the same bytes stores them
-    /// again. Does nothing if another location is known by now.
+    /// Forgets a wrong location, so that the next writer of the same bytes stores them again. Does
+    /// nothing if another location is known by now.
     pub fn unlocate(&mut self, digest: &Digest, wrong: &Location) {
         if self.location(digest).as_ref() == Some(wrong) {
             self.places.unlocate(digest);
         }
     }
 
-    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    /// Returns where the last known frame of a pack ends; 0 for an unknown pack.
     pub fn pack_end(&self, pack: &str) -> u64 {
         self.places.pack_end(pack)
     }
@@ -447,13 +448,13 @@ impl Fold {
         self.registers.iter().map(|record| (path_of(record), self.unpack(record)))
     }
 
-    /// Yields the registers behind a path, tombstones included, in path order: with the path that
-    /// came last, a caller that cannot keep the namespace still for long gets all of it in parts.
+    /// Yields the registers after a path, tombstones included, in path order. A caller that cannot
+    /// lock the namespace for long reads it in parts, passing the last path each time.
     pub fn registers_after(&self, path: &TreePath) -> impl Iterator<Item = (TreePath, Register)> {
         self.records_after(path.as_bytes()).map(|record| (path_of(record), self.unpack(record)))
     }
 
-    /// Yields of each register the stamp of the last change that it stands on.
+    /// Yields the stamp of the last change of each register.
     pub fn stamps(&self) -> impl Iterator<Item = Stamp> {
         self.registers.iter().map(PackedRecord::last_stamp)
     }
@@ -463,30 +464,29 @@ impl Fold {
         self.locations_from(0).map(|(_, digest, location)| (digest, location))
     }
 
-    /// Yields the known locations behind a mark, 0 at first, each with its mark: so that they too can
-    /// be had in parts. One that is learned meanwhile may be left out.
+    /// Yields the known locations after a mark, starting with 0, each with its mark, so that they
+    /// can be read in parts. A location that is learned meanwhile may be left out.
     pub fn locations_from(&self, mark: u32) -> impl Iterator<Item = (u32, Digest, Location)> {
         self.places.locations(mark)
     }
 
-    /// Yields the attribute changes that came before their content: path, stamp of the content, own
+    /// Yields the attribute changes that wait for their content: path, stamp of the content, own
     /// stamp, attributes.
     pub fn early_attrs(&self) -> impl Iterator<Item = (&TreePath, Stamp, Stamp, &Attrs)> {
         self.early_attrs.iter().map(|(path, (of, stamp, attrs))| (path, *of, *stamp, attrs))
     }
 
-    /// Takes over when the content of directories moved on this node, from the fold that this one
-    /// is to replace.
+    /// Takes over from the replaced fold when the content of directories changed on this node.
     pub fn take_times(&mut self, old: &mut Self) {
         self.moved = std::mem::take(&mut old.moved);
     }
 
-    /// Counts the paths that point to something.
+    /// Counts the paths with an entry.
     pub fn len(&self) -> usize {
         self.live
     }
 
-    /// Counts the bytes that all registers take, paths and tombstones included.
+    /// Counts the bytes of all registers, paths and tombstones included.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -496,7 +496,7 @@ impl Fold {
         self.xattr_bytes
     }
 
-    /// Reports whether no path points to anything.
+    /// Reports whether no path has an entry.
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }

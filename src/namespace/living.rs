@@ -1,8 +1,8 @@
-//! Living: what of a namespace may still be shown at a time, and for how long.
+//! Living: which parts of a namespace may still be shown at a given time, and for how long.
 //!
-//! A file is as old as its youngest stored copy. What has no bytes of its own (a directory, a link, an
-//! empty file) lives for the age after its last change, and as long as any file with bytes lives beside
-//! or below it: so a directory that is in use keeps its owner and mode.
+//! A file is as old as its youngest stored copy. An entry without bytes of its own (a directory, a
+//! link, an empty file) lives for the age after its last change, and as long as any file with bytes
+//! lives beside or below it. So a directory that is in use keeps its owner and mode.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use super::fold::Fold;
 use crate::digest::Digest;
 use crate::name::TreePath;
 
-/// How many entries are looked at for one that keeps another alive. Where more have expired and wait to be
-/// purged, a directory is shown a little longer than it should be, with nothing in it.
+/// The most entries that are checked for one that keeps another alive. If more expired entries wait
+/// for the purge, a directory is shown a little too long, and empty.
 const WITNESSES_MAX: usize = 512;
 
-/// A namespace at a time.
+/// A namespace at a point in time.
 #[derive(Clone, Copy)]
 pub struct Living<'a> {
     /// The namespace.
     pub fold: &'a Fold,
-    /// How long what is stored serves.
+    /// How long stored bytes are served.
     pub age: Age,
     /// The store's time.
     pub now_ms: u64,
-    /// Says of a content whether a change that puts it is not remote yet: then it has no age.
+    /// Reports whether a change that puts a content is still pending: such a content has no age.
     pub pending: &'a dyn Fn(&Digest) -> bool,
 }
 
@@ -36,8 +36,8 @@ impl std::fmt::Debug for Living<'_> {
 }
 
 impl Living<'_> {
-    /// Returns for how much longer what a path has may be shown; `None` when it is expired.
-    /// `changed_ms` is the time of its last change; `None` for a directory that was never made.
+    /// Returns for how much longer the entry of a path may be shown; `None` if it is expired.
+    /// `changed_ms` is the time of its last change; `None` for an implied directory.
     pub fn left(
         &self,
         path: &TreePath,
@@ -55,9 +55,9 @@ impl Living<'_> {
             .or_else(|| changed_ms.and_then(|_| self.beside(path)))
     }
 
-    /// Returns for how much longer a content serves in an entry that was changed at `changed_ms`.
+    /// Returns for how much longer a content is served in an entry that was changed at `changed_ms`.
     pub fn left_of(&self, digest: &Digest, changed_ms: u64) -> Option<Duration> {
-        // Of a copy that is only here, and not on its way, only the entry tells the age.
+        // For a copy that exists only here and is not pending, the entry gives the age.
         let stored_ms = self.fold.stored_ms(digest).unwrap_or(changed_ms);
         match self.age.left(stored_ms, self.now_ms) {
             None if (self.pending)(digest) => Some(Duration::MAX),
@@ -65,12 +65,12 @@ impl Living<'_> {
         }
     }
 
-    /// Returns how much longer the first living file below a directory serves.
+    /// Returns for how much longer the first living file below a directory is served.
     fn below(&self, dir: &TreePath) -> Option<Duration> {
         self.first(dir, |_| true)
     }
 
-    /// Returns how much longer the first living file beside a path serves.
+    /// Returns for how much longer the first living file beside a path is served.
     fn beside(&self, path: &TreePath) -> Option<Duration> {
         let dir = path.parent()?;
         self.first(&dir, |at| at.below(&dir).is_some_and(|rest| !rest.contains(&0)))

@@ -25,7 +25,7 @@ pub enum Site {
     },
 }
 
-/// Where the remote keeps a blob, and since when.
+/// Where the remote keeps a blob, and when it was stored.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Location {
     /// The object that holds it.

@@ -1,7 +1,7 @@
-//! What is known of failed lookups: `hearthfs explain` shows it.
+//! The known facts about failed lookups, which `hearthfs explain` shows.
 //!
-//! Owns the words, which scripts read: they are added to, never renamed. A path travels as the digits of its bytes, because it is
-//! no text.
+//! Owns the field names, which scripts read: fields are added, never renamed. A path is sent as
+//! hexadecimal digits, because it need not be text.
 
 use std::fmt::Write as _;
 
@@ -12,98 +12,98 @@ use crate::name::TreePath;
 /// The extended attribute of a directory that a mount answers with an [`Explained`] as JSON. The path from that directory
 /// follows the prefix, its names separated by `/`. It is never listed and cannot be set.
 pub const WHY_PREFIX: &str = "hearthfs.why.";
-/// The extended attribute of a mount's root that it answers with [`Misses`] as JSON: those of the caller.
+/// The extended attribute of a mount's root that returns [`Misses`] as JSON: those of the caller.
 pub const MISSES_NAME: &str = "hearthfs.misses";
-/// The same of one client, whose name follows: those that the caller may know of.
+/// The same for one client, whose name follows: those that the caller may see.
 pub const MISSES_PREFIX: &str = "hearthfs.misses.";
-/// The most misses that are told at once.
+/// The most misses in one answer.
 pub const MISSES_TOLD_MAX: usize = 200;
 
 /// Why a name is a miss.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reason {
-    /// It is none: the entry is there and can be had.
+    /// It is no miss: the entry is there and can be read.
     There,
     /// A program of this node is writing the first version.
     Writing,
-    /// No node has published it, as far as the whole log says.
+    /// No node has published it, according to the whole log.
     Never,
     /// This node does not know it, and the log of the store could not be read: another node may have it.
     Unsure,
-    /// It had not arrived on this node when it was asked for.
+    /// It had not arrived on this node when the lookup failed.
     Late,
     /// It was removed, or renamed.
     Removed,
     /// It is past its age.
     Expired,
-    /// Its bytes are in the store only, and the store cannot be used.
+    /// Its bytes are only in the store, which cannot be used.
     StoreDown,
-    /// Its bytes are in the store only, and this node has no room for them.
+    /// Its bytes are only in the store, and this node has no room for them.
     NoRoom,
     /// Its bytes in the store are damaged or missing.
     Damaged,
-    /// Its bytes were here only, and are not any more.
+    /// Its bytes were only on this node, which no longer has them.
     Evicted,
-    /// It belongs to a unit of which other files are missing.
+    /// It belongs to a unit that lacks other files.
     Incomplete,
-    /// What has this name never leaves the node that writes it.
+    /// A file of this name never leaves the node that writes it.
     NodeLocal,
     /// A file is in the place of a directory above it.
     NoDirectory,
     /// The mode bits do not let the caller read it.
     Denied,
-    /// What a newer daemon says.
+    /// A value of a newer daemon.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl Reason {
-    /// Reports whether the name is missing for all users.
+    /// Reports whether the name is missing for every user.
     pub fn is_absence(self) -> bool {
         !matches!(self, Self::There | Self::Writing | Self::Late | Self::Denied | Self::Unknown)
     }
 }
 
-/// A name that was looked up and is not there.
+/// A failed lookup of a name.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Missed {
     /// Its path below the mount, two hexadecimal digits a byte, names separated by `/`.
     pub path_hex: String,
-    /// How long ago it was asked for last, in milliseconds.
+    /// How long ago the last lookup was, in milliseconds.
     pub ago_ms: u64,
-    /// How often in a row.
+    /// The number of consecutive failed lookups.
     pub times: u64,
-    /// The user who asked.
+    /// The user of the last lookup.
     pub uid: u32,
     /// The client in whose directory it lies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// Why, as it was known then.
+    /// The reason at that time.
     pub reason: Reason,
 }
 
-/// The misses that are remembered, the last one first.
+/// The recorded misses, the latest first.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Misses {
-    /// As many as are told at once.
+    /// The misses of this answer.
     pub misses: Vec<Missed>,
-    /// How many more fit the question and are remembered.
+    /// How many further recorded misses match.
     pub more: u64,
 }
 
-/// Why one name is a miss.
+/// The explanation of one miss.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Explained {
     /// The store's time as the node knows it, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// The path that the reason is about, if that is a directory above; in the form of [`Missed::path_hex`].
+    /// The path to which the reason applies, if it is a directory above; in the form of [`Missed::path_hex`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_hex: Option<String>,
     /// The node that wrote or removed it, 16 hex digits.
@@ -111,28 +111,28 @@ pub struct Explained {
     pub node: Option<String>,
     /// Whether that is the node of this mount.
     pub own: bool,
-    /// When that was, in milliseconds since the Unix epoch by the store's time.
+    /// When it did so, in milliseconds since the Unix epoch by the store's time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub changed_ms: Option<u64>,
-    /// Whether what is there is remote, so that other nodes can have it; `None` where it is not asked.
+    /// Whether the entry is uploaded, so that other nodes can read it; `None` if that does not matter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub is_remote: Option<bool>,
-    /// Whether what is changed through this mount reaches other nodes.
+    /// Whether changes through this mount reach other nodes.
     pub shared: bool,
     /// The client in whose directory it lies, by the name of its profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub client: Option<String>,
-    /// What that profile says that it is, if it is more than an ordinary file.
+    /// The kind of file that the profile assigns, unless it is an ordinary one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// Entries of the same program under other keys; in the form of [`Missed::path_hex`].
     pub similar_hex: Vec<String>,
-    /// The time of its last failed lookup, if that is remembered.
+    /// The last failed lookup, if it is on record.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Missed>,
 }
 
-/// Writes a path in the form in which it travels.
+/// Writes a path as hexadecimal digits.
 pub fn path_to_hex(path: &TreePath) -> String {
     let mut text = String::new();
     for name in path.components() {
@@ -140,7 +140,7 @@ pub fn path_to_hex(path: &TreePath) -> String {
             text.push('/');
         }
         for byte in name {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             write!(text, "{byte:02x}").ok();
         }
     }
@@ -177,7 +177,7 @@ mod tests {
         }
     }
 
-    /// A daemon and a command of neighbouring versions understand each other.
+    /// A daemon and a command of different versions understand each other.
     #[test]
     fn words_are_stable_and_new_ones_are_taken() {
         let text = serde_json::to_string(&Reason::StoreDown).expect("JSON");

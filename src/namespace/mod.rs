@@ -1,4 +1,4 @@
-//! The shared namespace: what every path points to, on every node alike.
+//! The shared namespace: what every path points to, the same on every node.
 //!
 //! Owns entries, changes, commits and the fold that turns a set of changes into a tree. Pure: it does
 //! no I/O and reads no clock, so that a model can check it and a thousand nodes fit in one process.

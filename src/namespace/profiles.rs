@@ -1,7 +1,7 @@
-//! What is known of the programs that cache here: their variables, and what their files are.
+//! What is known about the programs that cache here: their variables, and the kinds of their files.
 //!
-//! Owns the profiles, which are data (`profiles.toml`), and the question what a path is. Must never open or
-//! read a file: a name is all it gets to see.
+//! Owns the profiles, which are data (`profiles.toml`), and the classification of paths. Must never
+//! open or read a file: it sees only names.
 
 mod class;
 mod pattern;
@@ -27,32 +27,32 @@ const SHIPPED: &str = include_str!("profiles.toml");
 
 static BUILTIN: LazyLock<Profiles> = LazyLock::new(|| match Profiles::of_text(SHIPPED) {
     Ok(profiles) => profiles,
-    // A test reads the file, so no program with such a file is ever shipped.
+    // A test reads the file, so no release contains an invalid one.
     Err(refused) => panic!("profiles.toml, byte {:?}: {refused}", refused.at),
 });
 
-/// All profiles, ready to be asked.
+/// All profiles, compiled for lookups.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profiles(Arc<Tables>);
 
 #[derive(PartialEq, Eq, Debug)]
 struct Tables {
     profiles: Vec<Profile>,
-    /// The directories of all profiles: those at one depth before those at any, the deepest first.
+    /// The directories of all profiles: those at a fixed depth before those at any depth, the deepest first.
     roots: Vec<Root>,
 }
 
-/// A directory in which the names of a profile are known.
+/// A directory for which a profile has rules.
 #[derive(PartialEq, Eq, Debug)]
 struct Root {
     pattern: Pattern,
     profile: usize,
-    /// The number of the profile's first rule among those of all.
+    /// The number of the profile's first rule among all rules.
     first_rule: u16,
 }
 
 impl Default for Profiles {
-    /// Those that come with the program.
+    /// The profiles that come with the program.
     fn default() -> Self {
         BUILTIN.clone()
     }
@@ -78,11 +78,11 @@ impl Profiles {
         draft.finish().map_err(|(_, refused)| refused)
     }
 
-    /// Makes profiles of what [`Profiles::all`] has returned elsewhere, in another version of the program perhaps.
+    /// Makes profiles from the result of [`Profiles::all`] in another process, possibly of another version.
     ///
     /// # Errors
     ///
-    /// What the check of a whole profile refuses, such as a pattern that cannot be read.
+    /// Any error that the check of a whole profile finds, such as an invalid pattern.
     pub fn from_all(all: Vec<Profile>) -> Result<Self, Refused> {
         let profiles = all.into_iter().map(|profile| (profile.name.clone(), profile)).collect();
         ProfileDraft { profiles, ..ProfileDraft::default() }
@@ -100,14 +100,14 @@ impl Profiles {
         self.0.profiles.iter().find(|profile| profile.name == name)
     }
 
-    /// Returns the rule that makes a path one of a unit, by the number in its key.
+    /// Returns the unit rule that classified a path, by the number in its key.
     pub fn unit_rule(&self, key: &UnitKey<'_>) -> Option<&Rule> {
         let rules = self.0.profiles.iter().flat_map(|profile| &profile.rules);
         rules.into_iter().nth(usize::from(key.rule))
     }
 
-    /// Returns the clients in whose directories a file lies, each with the number of names of that directory's path. A client
-    /// whose names are known in any directory counts where it knows this one.
+    /// Returns the clients in whose directories a file lies, each with the number of names in that
+    /// directory's path. A client whose names are known in any directory counts if it knows this name.
     pub fn clients(&self, path: &TreePath) -> Vec<(&Profile, usize)> {
         let Some(names) = PathNames::split(path.as_bytes()) else { return Vec::new() };
         let (mut found, mut depth) = (Vec::<(&Profile, usize)>::new(), 0);
@@ -136,8 +136,8 @@ impl Profiles {
         found
     }
 
-    /// Says what a path is, by its names. Allocates nothing; the work is bounded by the number of rules times
-    /// the square of the length of the path.
+    /// Classifies a path by its names. Allocates nothing; the work is bounded by the number of
+    /// rules times the square of the length of the path.
     pub fn classify<'p>(&self, path: &'p TreePath) -> Class<'p> {
         let mut answer = ClassSoFar::default();
         let Some(names) = PathNames::split(path.as_bytes()) else { return answer.class() };
@@ -148,7 +148,7 @@ impl Profiles {
                     break;
                 }
             } else if root.pattern.depth() < depth {
-                // A directory inside of another client's belongs to the inner one alone.
+                // A directory inside another client's belongs only to the inner client.
                 continue;
             }
             root.pattern.ends_in(&names, 0, |from| {
@@ -165,7 +165,7 @@ impl Profiles {
     }
 }
 
-/// The answer, as far as it is known.
+/// The class, as far as it is known.
 #[derive(Default)]
 struct ClassSoFar<'p> {
     kind: Option<FileKind<'p>>,
@@ -184,9 +184,9 @@ impl<'p> ClassSoFar<'p> {
         self.kind.is_some() && self.check.is_some() && self.touch.is_some()
     }
 
-    /// Finds out what the names from `from` on are in the figures of a client that has these entries.
+    /// Determines the role of the names from `from` on in the figures of a client with these entries.
     fn count(&mut self, entries: &[Pattern], client: usize, names: &PathNames<'p>, from: usize) {
-        // A temporary may end as an entry does.
+        // The name of a temporary may end like that of an entry.
         let here_only = self.kind.is_some_and(|kind| kind.stays_here());
         if self.counted.is_some() || entries.is_empty() || here_only {
             return;
@@ -204,7 +204,7 @@ impl<'p> ClassSoFar<'p> {
         self.counted = Some(Counted { client, role });
     }
 
-    /// Asks the rules of one profile about the names from `from` on.
+    /// Applies the rules of one profile to the names from `from` on.
     fn ask(&mut self, rules: &[Rule], first: u16, names: &PathNames<'p>, from: usize) {
         for (number, rule) in (first..).zip(rules) {
             let is_open = match rule.kind {
@@ -236,7 +236,7 @@ impl<'p> ClassSoFar<'p> {
     }
 }
 
-/// Finds out which part of which unit a path is, if it is one by this rule.
+/// Determines which part of which unit a path is, if this rule makes it one.
 fn part<'p>(rule: &Rule, number: u16, names: &PathNames<'p>, from: usize) -> Option<Part<'p>> {
     let found = |dir: usize| {
         let stem = rule.names.iter().find_map(|pattern| pattern.matches(names, dir))?;
@@ -254,27 +254,28 @@ fn part<'p>(rule: &Rule, number: u16, names: &PathNames<'p>, from: usize) -> Opt
     }
 }
 
-/// Profiles that are put together key by key: those that come with the program, and what the configuration says.
+/// Profiles that are built key by key from those that come with the program and from the configuration.
 #[derive(Debug, Default)]
 pub struct ProfileDraft {
     profiles: BTreeMap<String, Profile>,
     disabled: Vec<String>,
-    /// Profiles that were not there to begin with; `None` where there was nothing to begin with.
+    /// Profiles that are not among the initial ones; `None` if there were no initial ones.
     fresh: Option<Vec<String>>,
 }
 
 impl ProfileDraft {
-    /// Begins with the profiles that come with the program.
+    /// Starts with the profiles that come with the program.
     pub fn shipped() -> Self {
         let all = BUILTIN.all().iter().map(|profile| (profile.name.clone(), profile.clone()));
         Self { profiles: all.collect(), disabled: Vec::new(), fresh: Some(Vec::new()) }
     }
 
-    /// Takes one key of one profile, which may be a new one.
+    /// Sets one key of one profile, which may be a new one.
     ///
     /// # Errors
     ///
-    /// A name or key that no profile can have, or a value of another type or form, with its place in the text.
+    /// A name or key that no profile can have, or a value of the wrong type or form, with its
+    /// position in the text.
     pub fn set(
         &mut self,
         name: &str,
@@ -310,7 +311,7 @@ impl ProfileDraft {
     ///
     /// # Errors
     ///
-    /// The name of the first profile that is not usable as a whole, with the reason.
+    /// The name of the first invalid profile, with the reason.
     pub fn finish(mut self) -> Result<Profiles, (String, Refused)> {
         for name in self.fresh.iter().flatten() {
             let profile = &self.profiles[name];

@@ -1,7 +1,7 @@
-//! What a store can do, tried and not believed.
+//! Tests what a store can do instead of trusting its documentation.
 //!
-//! Owns the one small object by which it is tried, and the refusal of a store on which nothing can be
-//! built. Must never take trouble on the line for an answer.
+//! Owns the one small probe object, and the refusal of a store on which nothing can be built. Must
+//! never treat a network failure as an answer.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,63 +22,63 @@ use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 use crate::task;
 
-/// How often a store is tried before what it did counts against it: another mount of the same node,
+/// How many rounds a store gets before a failure counts against it: another mount of the same node,
 /// ended a moment ago, may have touched the same object.
 const ROUNDS_MAX: u64 = 3;
 /// The pause before the second round; the next one is longer.
 const ROUND_PAUSE_MS: u64 = 300;
-/// The part of the object that is read: neither its beginning nor its end, and all that differs.
+/// The range of the object that is read. It excludes both ends and includes every byte that differs
+/// between rounds.
 const PART: std::ops::Range<u64> = 12..33;
-/// How many objects of a list are looked at for ours.
+/// How many listed objects are searched for ours.
 const LISTED_MAX: usize = 100;
-/// How far a list and a read may differ in when an object was stored: reads know whole seconds.
+/// How far a list and a read may differ about when an object was stored: reads report whole seconds.
 const TIMES_DIFFER_MS_MAX: i64 = 60_000;
 
-/// What trying it brought.
+/// What the trial found.
 pub(super) struct TriedAbilities {
     abilities: StoreAbilities,
     /// When the object was stored, in milliseconds since the Unix epoch by the store's clock ...
     pub(super) stored_ms: i64,
-    /// ... which lies between these by our monotonic one.
+    /// ... and the bounds of that moment by our monotonic clock.
     pub(super) before: Duration,
     pub(super) after: Duration,
 }
 
-/// The answer to a request that makes what is there already.
+/// The answer to a request that creates an object which already exists.
 enum MakeAnswer {
-    /// That was refused.
+    /// The store refused it.
     Refused,
-    /// It was done: it is an overwrite like any other.
+    /// The store overwrote the object.
     Done,
-    /// It cannot be asked.
+    /// The store has no such request.
     Impossible,
-    /// No answer came, and it may or may not have been done.
+    /// No answer came, so the object may or may not have been overwritten.
     Unknown,
 }
 
-/// What a trial says of the store: something, or why it cannot be used.
+/// What a trial found, or why the store cannot be used.
 type TrialResult<T> = std::result::Result<T, &'static str>;
 
 impl Remote {
-    /// Returns what the store was seen to do; `None` until it has been tried, which a mount that only
-    /// reads never does.
+    /// Returns what the store was seen to do; `None` before it was tried. A mount that only reads
+    /// never tries it.
     pub fn abilities(&self) -> Option<StoreAbilities> {
         *self.inner.tried.abilities.lock()
     }
 
-    /// Returns why the store cannot be used, if that was found out.
+    /// Returns why the store cannot be used, if a trial has shown that.
     pub fn unfit(&self) -> Option<String> {
         self.inner.tried.unfit.lock().clone()
     }
 
-    /// Tries what everything else relies on: that an object is read as it was written last, also a part
-    /// of it, and listed with its time. A store that cannot do this is refused from now on. Takes six
-    /// requests.
+    /// Tries what everything else relies on: a read, also of a part, returns what was written last, and a list
+    /// shows the object with its time. A store that cannot do this is refused from now on. Takes six requests.
     pub(super) async fn try_store(&self) -> Result<TriedAbilities> {
         let mut round = 1;
         loop {
-            // Another machine of the same name, with its cache in the same place, has the same object. It is no
-            // fault of the store that they disturb each other.
+            // Another machine with the same name and the same cache path uses the same object. The
+            // store is not to blame when they disturb each other.
             let name = if round == 1 { self.inner.node } else { NodeId(task::random_u64()) };
             let problem =
                 match self.try_once(name).await.map_err(|error| self.with_remedy(&error))? {
@@ -131,7 +131,7 @@ impl Remote {
         };
         let list_at_once = match listed {
             None => false,
-            // Where nothing can be deleted, a list that lags shows what an earlier mount has left.
+            // If nothing can be deleted, a list that lags shows the object of an earlier mount.
             Some((_, ms)) if ms > 0 && ms + TIMES_DIFFER_MS_MAX < stored_ms => false,
             Some((size, ms))
                 if size != last[0].len() as u64 || (ms - stored_ms).abs() > TIMES_DIFFER_MS_MAX =>
@@ -146,7 +146,7 @@ impl Remote {
     }
 
     fn trying(&self, verb: Verb, what: &str, key: &Path) -> Call {
-        // Not guarded, so that a conflict stays one.
+        // Not guarded, so that a conflict stays a conflict.
         Call { lane: Lane::Background, guarded: false, ..self.call(verb, format!("{what} {key}")) }
     }
 
@@ -160,12 +160,12 @@ impl Remote {
         self.inner.caller.call(call, put).await
     }
 
-    /// Replaces the object, and returns what it may hold then.
+    /// Replaces the object, and returns what it may hold afterwards.
     async fn overwrite_probe(&self, key: &Path, old: Vec<Bytes>, new: Bytes) -> Result<Vec<Bytes>> {
         match self.put_probe(key, new.clone(), PutMode::Overwrite).await {
             Ok(()) => Ok(vec![new]),
-            // Google lets one object be written once a second, and is not always strict about it. That is
-            // enough for us: it is done only here; it only means that nothing was learned.
+            // Google allows one write of an object per second, and does not always enforce it. Only
+            // this probe writes so fast, so the only loss is that this round has no result.
             Err(error) if Trouble::cause_of(&error) == Cause::Crowded => {
                 Ok([old, vec![new]].concat())
             }
@@ -173,7 +173,7 @@ impl Remote {
         }
     }
 
-    /// Asks to make what is there already.
+    /// Asks to create an object that already exists.
     async fn create_probe(&self, key: &Path, body: Bytes) -> Result<MakeAnswer> {
         match self.put_probe(key, body, PutMode::Create).await {
             Ok(()) => Ok(MakeAnswer::Done),
@@ -181,8 +181,8 @@ impl Remote {
             // Some file systems know no hard links, which shows as any error.
             Err(_) if self.inner.caller.backend.dir().is_some() => Ok(MakeAnswer::Impossible),
             Err(error) if error.kind() == Kind::Invalid => Ok(MakeAnswer::Impossible),
-            // Two writes of one object in a row are too many for some. What is really away fails at the next
-            // request, which is one that matters.
+            // Some stores refuse two writes of one object in a row. A store that is really down
+            // fails the next request, whose failure counts.
             Err(error) if error.kind() == Kind::Unavailable => Ok(MakeAnswer::Unknown),
             Err(error) => Err(error),
         }
@@ -227,7 +227,7 @@ impl Remote {
     /// Looks for the object in a list, and returns its size and when it was stored.
     async fn list_probe(&self, key: &Path) -> Result<Option<(u64, i64)>> {
         let folder: Path = key.parts().take(key.parts().count() - 1).collect();
-        // Just before ours, behind those of most other nodes.
+        // A name just before ours, and after those of most other nodes.
         let mut before = key.as_ref().to_owned();
         before.pop();
         let before = Path::from(before);
@@ -245,14 +245,14 @@ impl Remote {
         listed.await
     }
 
-    /// Reports whether the object could be deleted. What is left where we may not is one small object
-    /// per node, for the expiry.
+    /// Reports whether the object could be deleted. If deletes are not allowed, one small object
+    /// per node stays until it expires.
     async fn delete_probe(&self, key: &Path) -> bool {
         let call = self.trying(Verb::Delete, "delete", key);
         let deleted =
             self.inner.caller.call(call, |store| async move { Ok(store.delete(key).await?) }).await;
         if let Err(error) = &deleted {
-            tracing::debug!(error = %error.chain(), "probe object is left");
+            tracing::debug!(error = %error.chain(), "probe object is not deleted");
         }
         deleted.is_ok()
     }

@@ -1,7 +1,7 @@
-//! What the store lets us do, tried one right at a time, for a person who sets it up.
+//! Checks what the store allows us to do, one right at a time, for a person who sets it up.
 //!
-//! Owns the one object by which that is tried, and takes it away again. Must never make a store, and never write where
-//! the caller does not mean to.
+//! Owns the one object that it writes for this, and deletes it again. Must never make a store, and
+//! never write unless the caller asks for it.
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -19,52 +19,52 @@ use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 use crate::task;
 
-/// Difference of the clocks that a store's whole seconds and the way of an answer explain.
+/// Difference of the clocks that whole seconds and network latency explain.
 const CLOCK_NOISE_MS: i64 = 2000;
 
-/// What the requests of one look at a store came to.
+/// The results of one check of the rights.
 #[derive(Debug, Default)]
 pub struct Access {
-    /// To list what is there.
+    /// Listing.
     pub list: Step,
-    /// To write an object.
+    /// Writing an object.
     pub put: Step,
-    /// To read one.
+    /// Reading an object.
     pub get: Step,
-    /// To delete one.
+    /// Deleting an object.
     pub delete: Step,
-    /// The key of the object that was written to try it.
+    /// The key of the object that was written for the check.
     pub probe: String,
-    /// That object is still there.
+    /// That object could not be deleted.
     pub left: bool,
-    /// How far the store's clock is ahead of ours, in milliseconds; `None` where it has not told.
+    /// How far the store's clock is ahead of ours, in milliseconds; `None` if no answer has shown it.
     pub ahead_ms: Option<i64>,
     /// The region in which the store says that the bucket is.
     pub region: Option<String>,
 }
 
-/// What one request came to.
+/// The result of one request.
 #[derive(Debug, Default)]
 pub enum Step {
-    /// It was not made.
+    /// Not attempted.
     #[default]
     Untried,
-    /// It did what it should.
+    /// It worked.
     Done,
-    /// It did not.
+    /// It failed.
     Failed(Trial),
 }
 
-/// Why a request did not work.
+/// Why a request failed.
 #[derive(Debug)]
 pub struct Trial {
     /// What has to change.
     pub obstacle: Obstacle,
-    /// What was said, without secrets.
+    /// The message of the failure, without secrets.
     pub text: String,
 }
 
-/// What stands in the way of a request.
+/// What prevents a request from working.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Obstacle {
     /// Nothing answers.
@@ -96,7 +96,7 @@ impl Obstacle {
         }
     }
 
-    /// Reports whether another request could fare better.
+    /// Reports whether the obstacle concerns one request, so that another one may still work.
     fn is_of_one_request(self) -> bool {
         matches!(self, Self::Right | Self::Other)
     }
@@ -112,7 +112,7 @@ impl Step {
         }
     }
 
-    /// Returns what stands in the way.
+    /// Returns the obstacle, if the request failed.
     pub fn obstacle(&self) -> Option<&Trial> {
         match self {
             Self::Failed(trial) => Some(trial),
@@ -126,8 +126,8 @@ impl Step {
 }
 
 impl Remote {
-    /// Tries which rights we have, one request for each; with `write`, an object below our prefix is written and deleted
-    /// again. Where the first request shows that no other can do better, there are no others.
+    /// Checks which rights we have, with one request for each. With `write`, an object below our prefix is
+    /// written and deleted again. Stops after the first request if its failure shows that no other can succeed.
     pub async fn try_access(&self, write: bool) -> Access {
         let key = self.inner.keys.probe(NodeId(task::random_u64()));
         let mut access = Access { probe: key.to_string(), ..Access::default() };
@@ -152,7 +152,7 @@ impl Remote {
             self.note_stored(&key, &mut access).await;
         }
         if write {
-            // Also where the write failed: no answer is no proof that it was not done.
+            // Also after a failed write: without an answer, the write may have been done.
             access.delete = Step::of(self.delete_access(&key).await);
             access.left = written && !matches!(access.delete, Step::Done);
         }
@@ -160,7 +160,7 @@ impl Remote {
         access
     }
 
-    /// Takes in what the heads of answers have told.
+    /// Takes over the clock and the region from the headers of the answers.
     fn listen(&self, access: &mut Access) {
         let meter = &self.inner.caller.meter;
         access.region = meter.region();
@@ -170,7 +170,7 @@ impl Remote {
         }
     }
 
-    /// Learns the clock of a store that has no heads of answers from the time that it has given the object.
+    /// Computes the store's clock from the time of the object, for stores without HTTP headers.
     async fn note_stored(&self, key: &Path, access: &mut Access) {
         if self.inner.caller.backend.dir().is_none() {
             return;
@@ -179,13 +179,13 @@ impl Remote {
         let call = self.accessing(Verb::Head, "look at", key);
         let head =
             self.inner.caller.call(call, |store| async move { Ok(store.head(key).await?) }).await;
-        // Without it nothing is known of the clock, which is what is said then.
+        // If this fails, the clock stays unknown and is reported so.
         access.ahead_ms =
             head.ok().map(|meta| quiet(meta.last_modified.timestamp_millis() - now_ms));
     }
 
     fn accessing(&self, verb: Verb, what: &str, key: &Path) -> Call {
-        // Not guarded: what is there need not be a store of ours yet.
+        // Not guarded: the place need not be a store of ours yet.
         Call { lane: Lane::Background, guarded: false, ..self.call(verb, format!("{what} {key}")) }
     }
 
@@ -210,7 +210,7 @@ impl Remote {
         self.inner.caller.call(call, put).await
     }
 
-    /// Reads what was written, or else the store's own description. That this is not there is an answer, too.
+    /// Reads what was written, or else the format object. A format object that is missing is an answer, too.
     async fn get_access(&self, key: &Path, wanted: Option<Bytes>) -> Result<()> {
         let format = self.inner.keys.format();
         let key = if wanted.is_some() { key } else { &format };
@@ -244,7 +244,8 @@ fn quiet(ahead_ms: i64) -> i64 {
     if ahead_ms.abs() <= CLOCK_NOISE_MS { 0 } else { ahead_ms }
 }
 
-/// Says where the credentials for an address come from, by names of variables and files; `None` for a directory.
+/// Describes where the credentials for an address come from, by names of variables and files;
+/// `None` for a directory.
 pub fn source_of_credentials(
     url: &RemoteUrl,
     options: &RemoteOptions,
@@ -258,7 +259,7 @@ pub fn credentials_remedy(url: &RemoteUrl) -> &'static str {
     connect::credentials_remedy(url)
 }
 
-/// Says which region a bucket is asked in; `None` where there are none.
+/// Returns the region in which a bucket is addressed; `None` if the cloud has no regions.
 pub fn region_of(url: &RemoteUrl, options: &RemoteOptions, env: &Environment) -> Option<String> {
     connect::region(url, options, env)
 }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_only_reads_writes_nothing() {
+    async fn a_read_only_check_writes_nothing() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let access = remote(dir.path()).try_access(false).await;
         assert!(matches!((&access.list, &access.get), (Step::Done, Step::Done)), "{access:?}");
@@ -308,7 +309,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_said_once() {
+    async fn a_missing_store_is_reported_once() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let access = remote(&dir.path().join("none")).try_access(true).await;
         assert_eq!(access.list.obstacle().map(|trial| trial.obstacle), Some(Obstacle::Missing));

@@ -1,4 +1,4 @@
-//! Where the objects of a remote are.
+//! The storage behind a remote: a bucket or a shared directory.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use object_store::ObjectStore;
 use super::dir::SharedDir;
 use crate::error::Result;
 
-/// Where the objects are.
+/// Where the objects are stored.
 #[derive(Debug)]
 pub(super) enum Backend {
     Bucket(Arc<dyn ObjectStore>),
@@ -30,7 +30,7 @@ impl Backend {
         }
     }
 
-    /// Returns the directory behind it, if it is one.
+    /// Returns the shared directory, if the backend is one.
     pub(super) fn dir(&self) -> Option<&Arc<SharedDir>> {
         match self {
             Self::Dir(dir) => Some(dir),
@@ -40,7 +40,7 @@ impl Backend {
         }
     }
 
-    /// Reports whether its client moves the counters of requests.
+    /// Reports whether its client counts requests itself.
     pub(super) fn counts_itself(&self) -> bool {
         match self {
             Self::Bucket(_) => true,

@@ -1,7 +1,7 @@
 //! Blobs that are objects of their own.
 //!
-//! Owns moving them in bounded memory, compressed on the way. Must never complete an upload, nor
-//! report a download, whose bytes are not those of the digest.
+//! Owns moving them in bounded memory, compressed on the way. Must never complete an upload, or
+//! report a download, whose bytes do not have the digest.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -25,7 +25,7 @@ use crate::digest::{Digest, Hasher};
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// Compressed bytes of one part; blobs that need no second one are written by one request.
+/// Compressed bytes of one part. A blob that fits into one part is written with one request.
 pub(super) const PART_BYTES: usize = 8 * 1024 * 1024;
 /// The most parts that S3 takes for one object, with some room.
 const PARTS_MAX: u64 = 9_000;
@@ -33,16 +33,16 @@ const PARTS_MAX: u64 = 9_000;
 const PARTS_IN_FLIGHT_MAX: usize = 2;
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// How far the store's time may be off what we think it is.
+/// How far our estimate of the store's time may be wrong.
 const CLOCK_NOISE_MS: u64 = 2000;
 /// Pieces of a download that wait to be written.
 const CHUNKS_QUEUED_MAX: usize = 4;
 
-/// What reading hands to uploading.
+/// What the reader of a file hands to the upload.
 #[derive(Debug)]
 pub(super) enum FilePiece {
     Part(Vec<u8>),
-    /// The rest; only sent when the whole content is what it should be.
+    /// The last bytes. Sent only if the whole content has its digest.
     Last(Vec<u8>),
 }
 
@@ -72,8 +72,8 @@ impl Remote {
         sent
     }
 
-    /// Writes an object of the pieces that arrive: by one request if the first is the last. The caller
-    /// has taken the memory for them.
+    /// Writes an object from the pieces that arrive, with one request if there is only one. The
+    /// caller has reserved the memory for them.
     pub(super) async fn send(
         &self,
         key: Path,
@@ -144,8 +144,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Makes the object appear. When that seems to fail, the object itself says whether it did: the
-    /// reply may be all that was lost.
+    /// Completes the object. If that seems to fail, looks at the object itself: perhaps only the
+    /// reply was lost.
     async fn complete(&self, key: &Path, upload: &mut Upload, total: u64) -> Result<()> {
         let caller = &self.inner.caller;
         let call = Call {
@@ -164,7 +164,7 @@ impl Remote {
             lane: super::health::Lane::Background,
             ..self.call(Verb::Head, format!("look for {key}"))
         };
-        // An older object may be the damaged one that this upload was to replace.
+        // An older object may be the damaged one that this upload replaces.
         let oldest_ms = upload.begun_ms.saturating_sub(CLOCK_NOISE_MS) as i64;
         match caller.call(call, |store| async move { Ok(store.head(key).await?) }).await {
             Ok(meta)
@@ -176,13 +176,13 @@ impl Remote {
         }
     }
 
-    /// Downloads a blob of `size` raw bytes into `file`, from its start on. Writes no more than
-    /// `size` bytes.
+    /// Downloads a blob of `size` raw bytes into `file`, from its start on. Writes no more than `size` bytes.
     ///
     /// # Errors
     ///
-    /// `NotFound` when it is not there, `Corrupt` when the bytes do not have the digest; `Unavailable` or `TimedOut`
-    /// while the store does not answer, `Denied` or `Invalid` when it refuses. The file is to be thrown away then.
+    /// `NotFound` when it is not there, `Corrupt` when the bytes do not have the digest;
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it
+    /// refuses. After an error the caller must discard the file.
     pub async fn get_blob(&self, digest: &Digest, size: u64, file: File) -> Result<()> {
         self.ready_to_read().await?;
         let key = self.inner.keys.blob(digest);
@@ -240,12 +240,12 @@ async fn receive(
                     progress.note();
                     meter.down(chunk.len() as u64);
                     arrived += chunk.len() as u64;
-                    // The writer has an error of its own when it listens no more.
+                    // The writer returns its own error when it stops receiving.
                     if chunks.send(chunk).await.is_err() {
                         return Ok(());
                     }
                 }
-                // Says nothing of the object: it was the connection.
+                // The connection broke, so this is no proof about the object.
                 None if arrived < size => return Err(Trouble::cut_short(arrived, size).into()),
                 None => return Ok::<_, CallFailure>(()),
             }
@@ -304,13 +304,13 @@ async fn abort(remote: &Remote, mut parts: Box<dyn MultipartUpload>) {
     let call = remote.call(Verb::Delete, "abort an upload");
     let aborted = remote.inner.caller.call(call, |_| async move { Ok(parts.abort().await?) }).await;
     if let Err(error) = aborted {
-        // The bucket's rule for incomplete uploads takes what is left.
+        // The bucket's rule for incomplete uploads removes the rest.
         tracing::debug!(error = %error.chain(), "upload could not be aborted");
     }
 }
 
-/// Compresses the content into pieces while it checks it. `Err(None)` when the receiver wants no
-/// more.
+/// Compresses the content into pieces while it checks the digest. `Err(None)` when the receiver has
+/// stopped receiving.
 fn compress(
     file: &File,
     size: u64,
@@ -367,20 +367,20 @@ fn part_bytes(size: u64) -> usize {
     PART_BYTES.max((compressed_bytes_max(size) / PARTS_MAX) as usize)
 }
 
-/// Returns the memory for one upload: the parts in flight, the one that waits, the one that is made
-/// and the one in hand; or the whole blob, if it is small.
+/// Returns the memory for one upload: the parts in flight, one that waits, one that is being
+/// compressed and one in hand; or the whole blob, if it is small.
 pub(super) fn upload_mib(size: u64) -> u32 {
     let parts = part_bytes(size) as u64 * (PARTS_IN_FLIGHT_MAX as u64 + 3);
     let bytes = parts.min(compressed_bytes_max(size) * 2);
     ((bytes >> 20) + 1).min(u64::from(UPLOAD_MIB_MAX)) as u32
 }
 
-/// The most that our way of compressing makes of so many bytes.
+/// The largest compressed size of so many bytes.
 fn compressed_bytes_max(size: u64) -> u64 {
     size + size / 128 + 1024
 }
 
-/// A file that takes the right number of bytes, and knows whether they were the right ones.
+/// A file that accepts the expected number of bytes and checks their digest.
 #[derive(Debug)]
 struct Sink {
     file: File,
@@ -436,7 +436,7 @@ fn write_stream(
     sink.verify(digest)
 }
 
-/// Decompresses what `read` gives, until it gives nothing.
+/// Decompresses what `read` returns, until it returns nothing.
 fn decompress(
     sink: &mut Sink,
     mut read: impl FnMut(&mut [u8]) -> io::Result<usize>,

@@ -17,16 +17,16 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// How often one question is asked.
+/// How many times one request is made.
 const ATTEMPTS_MAX: u32 = 4;
 /// The pause before the second attempt; each further one is twice as long, and up to half as much again.
 const PAUSE: Duration = Duration::from_millis(200);
 /// The largest answer that is read: a thousand rules with long names stay below it.
 const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The longest text that is taken over from a store.
+/// The longest text of a store that is copied into a message.
 const TEXT_CHARS_MAX: usize = 300;
 
-/// The way to one bucket.
+/// Access to the API of one bucket.
 #[derive(Debug)]
 pub(super) struct BucketApi {
     pub(super) client: HttpClient,
@@ -44,25 +44,25 @@ pub(super) enum Pass {
     Aws { credentials: AwsCredentialProvider, region: String },
     /// By a token of Google's.
     Google { credentials: GcpCredentialProvider },
-    /// Not at all.
+    /// Not authorized.
     Anonymous,
 }
 
-/// What is asked.
+/// One request to the API.
 #[derive(Debug, Clone)]
 pub(super) struct Ask {
     pub(super) method: Method,
-    /// What follows the bucket's address, with `?`.
+    /// The rest of the address behind the bucket's own, with `?`.
     pub(super) query: String,
     pub(super) headers: Vec<(&'static str, String)>,
     pub(super) body: String,
     /// What is being done, for errors: `read the lifecycle rules of s3://bucket`.
     pub(super) op: String,
-    /// What the account has to be allowed.
+    /// The permission that the account needs.
     pub(super) permission: &'static str,
 }
 
-/// What the store said.
+/// The store's answer.
 #[derive(Debug)]
 pub(super) struct BucketAnswer {
     pub(super) status: u16,
@@ -75,12 +75,12 @@ impl BucketAnswer {
         (200..300).contains(&self.status)
     }
 
-    /// Returns a header, if it is there and plain.
+    /// Returns a header, if it is there and is plain text.
     pub(super) fn header(&self, name: &str) -> Option<String> {
         Some(self.headers.get(name)?.to_str().ok()?.to_owned())
     }
 
-    /// Returns the store's own word and sentence for a refusal.
+    /// Returns the store's error code and its message for a refusal.
     pub(super) fn reason(&self) -> (Option<String>, String) {
         if let Ok(root) = xml::parse(&self.body) {
             let error = root.child("Error").unwrap_or(&root);
@@ -96,21 +96,21 @@ impl BucketAnswer {
         (code.map(str::to_owned), clipped(message))
     }
 
-    /// Reports whether the store says that it does not know such a request at all.
+    /// Reports whether the store does not know this kind of request.
     pub(super) fn is_unknown_to_store(&self) -> bool {
         let (code, _) = self.reason();
         matches!(self.status, 405 | 501)
             || matches!(code.as_deref(), Some("NotImplemented" | "MethodNotAllowed"))
     }
 
-    /// Reports whether the same may go well a little later.
+    /// Reports whether the same request may succeed a little later.
     pub(super) fn is_worth_another(&self) -> bool {
         let (code, _) = self.reason();
         matches!(self.status, 408 | 429 | 500 | 502 | 503 | 504)
             || matches!(code.as_deref(), Some("OperationAborted" | "RequestTimeout" | "SlowDown"))
     }
 
-    /// Makes an error of a refusal, with what can be done about it.
+    /// Makes an error from a refusal, with what can be done about it.
     pub(super) fn refused(&self, ask: &Ask) -> Error {
         let (code, message) = self.reason();
         let mut text = format!("{}: status {}", ask.op, self.status);
@@ -146,8 +146,8 @@ impl BucketAnswer {
 }
 
 impl BucketApi {
-    /// Asks: a question again and again where that may help, a write once. Whether a write is to be made
-    /// again depends on what is there by then. An answer that refuses is an answer too.
+    /// Makes a request. A read is repeated where that may help. A write is made once: whether to
+    /// repeat it depends on what the store holds by then.
     pub(super) async fn ask(&self, ask: &Ask) -> Result<BucketAnswer> {
         let attempts = if ask.method == Method::GET { ATTEMPTS_MAX } else { 1 };
         let mut attempt = 0;
@@ -217,7 +217,7 @@ impl BucketApi {
     }
 }
 
-/// Pauses after that many attempts.
+/// Pauses after so many attempts.
 pub(super) async fn rest(attempts: u32) {
     let pause = PAUSE * 2_u32.pow(attempts.saturating_sub(1));
     let jitter_ms = task::random_u64() % (pause.as_millis() as u64 / 2).max(1);

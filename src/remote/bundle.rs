@@ -21,7 +21,7 @@ use super::store::Remote;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::{NodeId, Stamp};
 
-/// The largest bundle: what a node holds in memory for it.
+/// The largest bundle. A node holds one in memory.
 pub const BUNDLE_BYTES_MAX: u64 = 64 << 20;
 /// The most commits in one bundle, with those that are lacking.
 pub const BUNDLE_COMMITS_MAX: usize = 65_536;
@@ -35,11 +35,11 @@ const SUM_BYTES: usize = 32;
 /// All commits of the log whose names lie in a period. It may hold others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bundle {
-    /// The names from this time on, in milliseconds, ...
+    /// The bundle covers names from this time on, in milliseconds, ...
     pub from_ms: u64,
     /// ... up to before this one.
     pub upto_ms: u64,
-    /// Commits that the log had and that could not be read, ascending.
+    /// Commits that the log listed and that could not be read, ascending.
     pub lacking: Vec<Stamp>,
     /// The commits as they lie in the log, ascending.
     pub commits: Vec<(Stamp, Bytes)>,
@@ -175,7 +175,7 @@ fn damaged(what: &str) -> Error {
     Error::new(Kind::Corrupt, format!("bundle is damaged: {what}"))
 }
 
-/// What was not decoded yet.
+/// The bytes that are not decoded yet.
 struct Rest(Bytes);
 
 impl Rest {
@@ -204,7 +204,7 @@ impl Rest {
     }
 }
 
-/// Returns the name of a bundle by what a list shows.
+/// Returns the stamp of a bundle from its name in a list.
 pub(super) fn listed(name: &str) -> Option<Stamp> {
     keys::checkpoint_stamp(name).or_else(|| Some(BundleName::parse(name)?.upto))
 }
@@ -222,7 +222,7 @@ mod tests {
         Bundle { from_ms: 9, upto_ms: 20, lacking: vec![stamp(16)], commits: commits.collect() }
     }
 
-    /// Gives a changed body a checksum that fits.
+    /// Appends the right checksum to a changed body.
     fn sealed(mut body: Vec<u8>) -> Bytes {
         body.truncate(body.len() - SUM_BYTES);
         body.extend_from_slice(blake3::hash(&body).as_bytes());
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_writer_made_is_refused() {
+    fn bytes_that_no_writer_makes_are_refused() {
         let good = bundle().encode().unwrap();
         for size in 0..good.len() {
             let error = Bundle::decode(&Bytes::from(good[..size].to_vec())).expect_err("cut");
@@ -257,7 +257,7 @@ mod tests {
         let mut newer = good.clone();
         newer[8] = 2;
         assert_eq!(Bundle::decode(&sealed(newer)).expect_err("newer").kind(), Kind::Invalid);
-        // More commits than there are, more than there may be, one that is larger than it may be, an empty time.
+        // More commits than the bundle has, more than are allowed, one above its limit, an empty period.
         let size_at = HEAD_BYTES + STAMP_BYTES + STAMP_BYTES;
         for (at, value) in
             [(26, 6_u32), (26, u32::MAX), (30, u32::MAX), (size_at, u32::MAX), (18, 9)]

@@ -1,7 +1,7 @@
 //! One request to the store, with everything around it.
 //!
-//! Owns the limits in number and time, the gate, and the counting. Must never let a request out that
-//! has no deadline.
+//! Owns the limits in number and time, the gate, and the counting. Must never send a request
+//! without a deadline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,11 +26,12 @@ use crate::task;
 pub const REQUESTS_IN_FLIGHT_MAX: usize = 16;
 /// Further requests, only for what a program waits for.
 pub const RESERVE_MAX: usize = 4;
-/// The slowest upload that is waited for: a line of 1.3 MB/s, shared by all uploads that are under way at once. How far
-/// one has come cannot be told: what was handed to the kernel may wait there for long.
+/// The slowest upload that does not time out. At this rate all uploads in flight share a line of
+/// 1.3 MB/s. The progress of one upload cannot be measured: bytes that were handed to the kernel
+/// may wait there for long.
 const UP_BYTES_PER_SEC_MIN: u64 = 64 * 1024;
 
-/// One request, described.
+/// A description of one request.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) verb: Verb,
@@ -39,13 +40,13 @@ pub(super) struct Call {
     pub(super) op: String,
     /// The time from the permit to the end, and from the last bytes that moved.
     pub(super) limit: Duration,
-    /// Told when bytes move.
+    /// Notified when bytes move.
     pub(super) progress: Progress,
-    /// The store has been checked, so that a directory without its format object is a fault.
+    /// The store has been checked, so a directory without its format object is a failure.
     pub(super) guarded: bool,
 }
 
-/// What a request can fail with.
+/// The failure of a request.
 #[derive(Debug)]
 pub(super) struct CallFailure(pub(super) Trouble);
 
@@ -70,7 +71,7 @@ pub(super) struct Requester {
     pub(super) throttle: Arc<Throttle>,
     pub(super) deadline: Duration,
     time: Arc<StoreTime>,
-    /// What a person can do about credentials that are refused.
+    /// Advice for a person when credentials are refused.
     remedy: &'static str,
     permits: Semaphore,
     reserve: Semaphore,
@@ -148,17 +149,17 @@ impl Requester {
         };
         self.throttle.note(&trouble, counts_itself);
         if trouble.kind == Kind::Exists && call.guarded {
-            // Nothing but the format object and the head is made under a condition, and the head takes a conflict for an
-            // answer. A conflict elsewhere is two
-            // writers of the same bytes at the same moment.
+            // Only the format object and the head are written under a condition, and the head handles a
+            // conflict itself. Elsewhere a conflict means two writers of the same bytes at the same moment.
             trouble.kind = Kind::Unavailable;
         }
-        // Credentials that only may read are no outage for readers, and no sign that one is over.
+        // Credentials that allow only reading are no outage for readers. A refusal is also no sign
+        // that an outage is over.
         let denied = trouble.kind == Kind::Denied;
         let may_not_write = denied
             && !matches!(trouble.cause(), Cause::Credentials | Cause::NoCredentials)
             && matches!(call.verb, Verb::Put | Verb::Delete);
-        // The check of the store says in one message why it refuses.
+        // The check of the store reports in one message why it refuses.
         let said_elsewhere = denied && !call.guarded;
         if may_not_write || said_elsewhere || trouble.cause() == Cause::Crowded {
             ticket.undecided();
@@ -179,8 +180,8 @@ impl Requester {
         Err(trouble.into_error(call.op))
     }
 
-    /// Keeps writes and lists from a directory that is not the checked one any more: they would
-    /// succeed there, and be lost or empty.
+    /// Keeps writes and lists away from a directory that is no longer the checked one. There they
+    /// would succeed, and the writes would be lost or the lists empty.
     async fn guard(&self, call: &Call) -> std::result::Result<(), CallFailure> {
         if call.guarded && matches!(call.verb, Verb::Put | Verb::List) {
             self.present().await?;
@@ -188,7 +189,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Tells a missing object from a missing store.
+    /// Distinguishes a missing object from a missing store.
     async fn told_apart(&self, call: &Call, trouble: Trouble) -> CallFailure {
         if call.guarded
             && trouble.kind == Kind::NotFound
@@ -208,7 +209,7 @@ impl Requester {
         Err(CallFailure(Trouble::gone(dir.gone().to_string())))
     }
 
-    /// Takes a place among the requests in flight; `None` when a program has waited long enough.
+    /// Takes a place among the requests in flight; `None` if a program has waited too long for one.
     async fn permit(&self, lane: Lane) -> Option<SemaphorePermit<'_>> {
         const OPEN: &str = "the semaphores are never closed";
         if lane == Lane::Background {

@@ -1,7 +1,8 @@
-//! Whether the store is one that we may use.
+//! Checks whether the store is one that we may use.
 //!
-//! Owns the check of the format object, the store's time, and the refusals of a store that does not fit. Must never
-//! let anything be written to a store whose format has not been checked, or that is not the one the node knows.
+//! Owns the check of the format object, the store's time, and the refusals of a store that does not
+//! fit. Must never let anything be written to a store whose format has not been checked, or that is
+//! not the one the node knows.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,33 +24,33 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// How long a refusal of the store's format is remembered before the store is asked again.
+/// How long a refusal of the store's format stays cached before the store is asked again.
 const REFUSAL_KEPT: Duration = Duration::from_secs(10);
 
-/// The same where the known store is not there: it may be mounted at any moment.
+/// The same for a known store that is missing: it may be mounted at any moment.
 const MISSED_KEPT: Duration = Duration::from_secs(2);
-/// After an outage of this length the store's identity is checked again: another store may have come in its place.
+/// After an outage of this length the store's identity is checked again: another store may have replaced it.
 const ANOTHER_AFTER: Duration = Duration::from_secs(5);
 
 impl Remote {
-    /// Takes the store that the node knows from before. Without one, the first check makes the store if there is
-    /// none, and takes what it finds.
+    /// Sets the store that the node knows from an earlier run. Without one, the first check accepts
+    /// any store that it finds, and makes one if there is none.
     pub fn know(&self, known: Option<KnownStore>) {
         self.inner.identity.know(known);
     }
 
-    /// Returns the store that is used in this run, for the next one to know; `None` before the first check.
+    /// Returns the store that this run uses, for the next run; `None` before the first check.
     pub fn used(&self) -> Option<KnownStore> {
         self.inner.identity.accepted()
     }
 
-    /// Returns the store that the node knows, and when this run has found it last, by the store's clock.
+    /// Returns the store that the node knows, and when this run found it last, by the store's clock.
     pub fn known(&self) -> Option<(StoreId, Option<u64>)> {
         let identity = &self.inner.identity;
         identity.known().map(|known| (known.store(), identity.seen_ms()))
     }
 
-    /// Reports whether the known store is not to be had: its place is empty, or another is there.
+    /// Reports whether the known store is missing: its place is empty, or another store is there.
     pub fn is_missed(&self) -> bool {
         self.inner.identity.missed().is_some()
     }
@@ -60,7 +61,7 @@ impl Remote {
         self.unfit().or(missed).or_else(|| self.inner.caller.gate.why())
     }
 
-    /// Returns what kept the store from being used last, at this moment or in an outage that is over.
+    /// Returns what last kept the store from being used, now or in an outage that is over.
     pub fn last_outage(&self) -> Option<Outage> {
         self.inner.caller.gate.last()
     }
@@ -70,16 +71,16 @@ impl Remote {
         self.inner.caller.gate.ended_at()
     }
 
-    /// Checks that the store is there, lets us in, has our format and is the one that the node knows, making it if
-    /// the node knows none; tries what it can do, and learns its time. Every other operation does the first part by
-    /// itself before it goes to a store that has not been checked, so a store that is down now may be checked later
-    /// or never.
+    /// Checks that the store is there, accepts our credentials, has our format and is the one that
+    /// the node knows. If the node knows none, makes it. Also tries what the store can do, and
+    /// learns its time. Every other operation checks an unchecked store itself before its request,
+    /// so a store that is down now may be checked later or never.
     ///
     /// # Errors
     ///
-    /// `NotFound` when there is no bucket or directory, `Denied` for credentials that are wrong or not enough,
-    /// `Invalid` for another format or a store that keeps none of what hearthfs needs, `Unavailable` or `TimedOut` when
-    /// it does not answer or is not the store that this node knows.
+    /// `NotFound` when there is no bucket or directory, `Denied` for credentials that are wrong or
+    /// not enough, `Invalid` for another format or a store that lacks what hearthfs needs,
+    /// `Unavailable` or `TimedOut` when it does not answer or is not the store that this node knows.
     pub async fn check(&self) -> Result<()> {
         let _one = self.inner.checking.lock().await;
         self.check_format(Lane::Background).await?;
@@ -101,8 +102,8 @@ impl Remote {
         Ok(used.expect("a checked store was accepted").store())
     }
 
-    /// Looks again at what the store says of itself, which may be another by now; makes nothing. Before the first
-    /// check, that is done.
+    /// Reads the format object again, which may have changed; makes nothing. Before the first
+    /// check, does that check.
     ///
     /// # Errors
     ///
@@ -125,7 +126,7 @@ impl Remote {
     pub async fn probe(&self, limit: Duration) -> Option<String> {
         let remote = self.background();
         if self.is_missed() {
-            // It is asked for what is so now.
+            // The caller asks for the present state, so a cached refusal does not count.
             *self.inner.refused.lock() = None;
         }
         match clock::within(limit, remote.check_again()).await {
@@ -138,10 +139,10 @@ impl Remote {
         }
     }
 
-    /// Waits until any caller has checked the store with success; asks nothing.
+    /// Waits until any caller has checked the store successfully; makes no request.
     pub async fn checked(&self) {
         let mut done = std::pin::pin!(self.inner.check_done.notified());
-        // From here on none is missed.
+        // From here on no notification is missed.
         done.as_mut().enable();
         if !self.inner.checked.load(Ordering::Acquire) {
             done.await;
@@ -167,13 +168,13 @@ impl Remote {
         self.know_time().await
     }
 
-    /// Reports whether this run has learned the store's time. A node that writes nothing knows only that it is at least
-    /// so late.
+    /// Reports whether this run has learned the store's time. A node that writes nothing knows only
+    /// a lower bound of it.
     pub fn knows_time(&self) -> bool {
         self.inner.time.is_learned()
     }
 
-    /// Makes sure that this run has learned the store's time before it stores what will be aged by it.
+    /// Makes sure that this run has learned the store's time before it stores anything whose age counts.
     async fn know_time(&self) -> Result<()> {
         if self.inner.time.is_learned() {
             return Ok(());
@@ -192,7 +193,7 @@ impl Remote {
         let _one = match inner.checking.try_lock() {
             Ok(one) => one,
             Err(_) if lane == Lane::Background => inner.checking.lock().await,
-            // A question is under way already, and may take its whole deadline.
+            // Another caller is already checking, and may take its whole deadline.
             Err(_) if self.health() != Health::Up => return Err(down()),
             Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
                 .await
@@ -211,13 +212,14 @@ impl Remote {
             return Err(Error::new(*kind, text.clone()));
         }
         self.check_format(lane).await.map_err(|error| match error.kind() {
-            // What is asked for is not missing there: the store is.
+            // The store is missing, not the object.
             Kind::NotFound => Error::new(Kind::Unavailable, error.chain()),
             _ => error,
         })
     }
 
-    /// Reports whether the store was checked, and nothing has happened since after which it may be another.
+    /// Reports whether the store was checked, and has had no outage since in which another may have
+    /// replaced it.
     fn is_checked(&self) -> bool {
         let inner = &self.inner;
         inner.checked.load(Ordering::Acquire) && inner.caller.gate.down_for() < ANOTHER_AFTER
@@ -248,7 +250,7 @@ impl Remote {
                     Kind::Unavailable | Kind::TimedOut => MISSED_KEPT,
                     _ => REFUSAL_KEPT,
                 };
-                // `NotFound` would be taken for an answer about an object.
+                // `NotFound` would look like an answer about an object.
                 let kind = error.kind();
                 let kind = if kind == Kind::NotFound { Kind::Unavailable } else { kind };
                 *inner.refused.lock() = Some((inner.clock.mono() + kept, kind, error.chain()));
@@ -284,11 +286,11 @@ impl Remote {
             return Err(Error::new(Kind::NotFound, op));
         }
         if self.look_around(lane).await == Remains::Store {
-            // Another node may have made the store, and used it, between the two looks.
+            // Another node may have made and used the store between the two looks.
             if let Some(bytes) = self.read_format(lane).await? {
                 return self.take_format(&bytes);
             }
-            // Another identity would keep all nodes away that know this store.
+            // A new identity would keep all nodes away that know this store.
             let op = format!(
                 "{url} holds objects of a store and no {format}, which was deleted: a node that knows the store puts it \
                  back; if there is none, `hearthfs init {url}` makes it anew"
@@ -299,7 +301,7 @@ impl Remote {
         self.take_format(&bytes)
     }
 
-    /// Checks the format, and takes what it says beside, if this is the store that the node knows.
+    /// Checks the format, and takes over the other settings if this is the store that the node knows.
     fn take_format(&self, bytes: &[u8]) -> Result<()> {
         let url = &self.inner.url;
         let said = format::check(bytes, url)?;
@@ -310,12 +312,12 @@ impl Remote {
         Ok(())
     }
 
-    /// Takes the store for the one of this node, and what it says beside.
+    /// Accepts the store as the one of this node, with its settings.
     pub(super) fn accept(&self, said: &Said, bytes: &[u8]) {
         let (inner, url) = (&self.inner, &self.inner.url);
         if inner.identity.accept(said, bytes, url, self.now_ms()) {
             inner.caller.gate.came_back();
-            tracing::info!(remote = %url, store = %said.store, "the store is there again");
+            tracing::info!(remote = %url, store = %said.store, "the store is back");
         }
         if let Some(dir) = inner.caller.backend.dir() {
             dir.note_checked(said.store);
@@ -325,7 +327,7 @@ impl Remote {
         }
     }
 
-    /// Says that no store is where the node knows one, or was told to move to.
+    /// Returns the error for a place without a store, where the node knows one or is to move to.
     fn absent(&self) -> Error {
         match self.inner.identity.absent(&self.inner.url) {
             Some((text, true)) => Error::new(Kind::NotFound, text),
@@ -334,7 +336,7 @@ impl Remote {
         }
     }
 
-    /// Notes, and says once, that the known store is not to be had. For every caller it is an outage.
+    /// Notes that the known store is missing, and logs it once. For every caller it is an outage.
     fn miss(&self, text: String) -> Error {
         if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
             tracing::warn!("{text}");
@@ -343,7 +345,7 @@ impl Remote {
         Error::new(Kind::Unavailable, text)
     }
 
-    /// Says, once, that there are objects which are not ours.
+    /// Logs once that there are objects which are not ours.
     pub(super) fn say_foreign(&self, key: &Path) {
         if !self.inner.foreign_said.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -385,7 +387,7 @@ impl Remote {
         Error::new(kind, format!("{}; {remedy}", error.chain()))
     }
 
-    /// Tries the store, and takes its time from what it said of the object by which that was done.
+    /// Tries the store, and learns its time from the probe object.
     async fn learn_time(&self) -> Result<()> {
         let found = self.try_store().await?;
         self.note_time(found.before, found.after, found.stored_ms);
@@ -403,16 +405,16 @@ impl Remote {
         Ok(())
     }
 
-    /// Takes the store's time from what it says of an object that was stored in between.
+    /// Learns the store's time from an object that was stored between `before` and `after`.
     fn note_time(&self, before: Duration, after: Duration, stored_ms: i64) {
         let off_ms = self.inner.time.learn(before, after, stored_ms);
         if off_ms != 0 {
             let (remote, ahead_ms) = (&self.inner.url, self.inner.time.ahead_ms());
-            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time counts");
+            tracing::warn!(%remote, ahead_ms, "the remote's clock differs from ours; its time is used");
         }
     }
 
-    /// Removes what writers that died have left in a shared directory, beside other work.
+    /// Removes temporaries of writers that died from a shared directory, in the background.
     fn sweep(&self) {
         let Some(dir) = self.inner.caller.backend.dir().cloned() else { return };
         let now_ms = self.now_ms();

@@ -8,12 +8,12 @@
 //! ...
 //! ```
 //!
-//! Numbers are little-endian. The sum of the head is BLAKE3 over what is before it, that of a frame is
-//! BLAKE3 over the sum before it, the nine bytes before its own, and the compressed items. So each frame
-//! vouches for all before it, and the last one, which counts what was written, for the whole. Every
-//! later version keeps the head as it is. Writing and reading hold one frame in memory, never more, and
-//! know nothing of where the bytes come from or go. Must never take more memory than a frame's limit,
-//! nor call a checkpoint whole before its end was read.
+//! Numbers are little-endian. The sum of the head is BLAKE3 over what is before it. The sum of a
+//! frame is BLAKE3 over the previous sum, the nine bytes before its own, and the compressed items.
+//! So each frame covers all before it, and the last one, which counts the items, covers the whole.
+//! Every later version keeps the head as it is. Writing and reading hold only one frame in memory,
+//! and do not know where the bytes come from or go. Must never take more memory than a frame's
+//! limit, and never report a checkpoint as whole before its end was read.
 
 mod items;
 mod read;
@@ -39,7 +39,7 @@ pub const CHECKPOINT_ITEMS_MAX: u64 = 20_000_000;
 
 /// A frame is closed as soon as its items have this many bytes.
 const FRAME_BYTES: usize = 512 << 10;
-/// The most that the items of one frame may have: the last one may be large.
+/// The most bytes of items in one frame: the last item may be large.
 const FRAME_BYTES_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"HFCKPT\r\n";
@@ -78,7 +78,7 @@ impl CheckpointSection {
     }
 }
 
-/// What a checkpoint says of itself.
+/// The description at the start of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointHead {
     /// When it was made and by which node; also its name.
@@ -87,16 +87,16 @@ pub struct CheckpointHead {
     pub age_ms: Option<u64>,
 }
 
-/// How far the commits of one run of a node were folded.
+/// How far the commits of one incarnation of a node were folded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckpointChain {
     /// The node.
     pub node: NodeId,
-    /// The random number of its run.
+    /// The random number of the incarnation.
     pub incarnation: u64,
-    /// The sequence number that comes next.
+    /// The next sequence number.
     pub next: u64,
-    /// When the last commit of the run was made, in milliseconds.
+    /// When the last commit of the incarnation was made, in milliseconds.
     pub ms: u64,
 }
 
@@ -118,10 +118,10 @@ pub struct CheckpointEarly {
 pub enum CheckpointItem {
     /// A commit that was folded into it. In ascending order, before everything else.
     Commit(Stamp),
-    /// How far a run was folded.
+    /// How far the commits of an incarnation were folded.
     Chain(CheckpointChain),
-    /// What is known of a path, with the place of its content if it is known. In ascending order of
-    /// paths. Paths with one content each carry its place.
+    /// The register of a path, with the location of its content if known. In ascending order of
+    /// paths. If paths share a content, each carries the location.
     Register(TreePath, Register, Option<Location>),
     /// Attributes that wait for their content.
     Early(CheckpointEarly),
@@ -134,7 +134,7 @@ pub enum CheckpointItem {
 pub struct CheckpointCounts {
     /// Commits that were folded into it.
     pub commits: u64,
-    /// Runs of nodes.
+    /// Incarnations of nodes.
     pub chains: u64,
     /// Paths, tombstones included.
     pub registers: u64,
@@ -161,7 +161,7 @@ impl CheckpointCounts {
     }
 }
 
-/// What is accepted; tests ask for less.
+/// The limits of what is accepted; tests use smaller ones.
 #[derive(Clone, Copy, Debug)]
 struct CheckpointLimits {
     items: u64,

@@ -1,8 +1,9 @@
-//! Claims: notes by which nodes that are about to upload the same find each other.
+//! Claims: notes by which nodes that are about to upload the same content find each other.
 //!
-//! Owns their names, and the requests. They lie beside the probes, under names of the same form, so that every version
-//! knows them for something small that may go after a day. The name begins with the time, so a list begins behind the
-//! old ones. Nothing depends on a claim: a node that cannot write or read one goes on without.
+//! Owns their names and their requests. They lie beside the probes, under names of the same form,
+//! so that every version treats them as small objects that may be deleted after a day. The name
+//! begins with the time, so a list can start after the old ones. Nothing depends on a claim: a node
+//! that cannot write or read one works without it.
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -18,15 +19,15 @@ use crate::task;
 pub const CLAIM_BYTES_MAX: u64 = 64 << 10;
 /// The most claims that are listed together.
 const LISTED_MAX: usize = 256;
-/// Bits of a name behind the time.
+/// Random bits of a name, after the time.
 const RANDOM_BITS: u32 = 16;
 
-/// The name of a claim. They are ordered by the time, in milliseconds, at which they were made.
+/// The name of a claim. Names are ordered by the time of the claim, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimName(u64);
 
 impl ClaimName {
-    /// Makes a name for a claim of now.
+    /// Makes a name for a claim made now.
     pub fn new(now_ms: u64) -> Self {
         Self(now_ms << RANDOM_BITS | task::random_u64() & ((1 << RANDOM_BITS) - 1))
     }
@@ -84,7 +85,7 @@ impl Remote {
         Ok(names)
     }
 
-    /// Deletes a claim. What is left where that is not allowed goes with the probes.
+    /// Deletes a claim. If deletes are not allowed, it expires with the probes.
     pub async fn drop_claim(&self, name: ClaimName) {
         let key = self.claim(name);
         let call = self.call(Verb::Delete, format!("delete {key}"));
@@ -93,7 +94,7 @@ impl Remote {
             Ok(())
         });
         if let Err(error) = deleted.await {
-            tracing::debug!(error = %error.chain(), "claim is left");
+            tracing::debug!(error = %error.chain(), "claim is not deleted");
         }
     }
 

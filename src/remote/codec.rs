@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Numbers are little-endian; the checksum is BLAKE3 over all before it. Every later version keeps
-//! magic, version and checksum where they are. Must never hand out a commit that was not written whole
-//! by a writer of a format that we know, nor take more memory than its limits say.
+//! magic, version and checksum where they are. Must never return a commit that was not written
+//! whole in a format that we know, and never take more memory than its limits.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -67,7 +67,7 @@ pub fn encode_commit(commit: &Commit) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`decode_commit`], of what lies under a name.
+/// Decodes the commit that was read under `name`.
 ///
 /// # Errors
 ///
@@ -133,7 +133,7 @@ fn check_counts(commit: &Commit) -> Result<()> {
     Ok(())
 }
 
-/// [`Commit`] field by field, with limits that hold while it is being decoded.
+/// [`Commit`] field by field, with limits that hold during decoding.
 #[derive(Deserialize)]
 struct Wire {
     stamp: Stamp,
@@ -161,7 +161,7 @@ impl Wire {
     }
 }
 
-/// A list of at most `MAX` items, in the form of a `Vec`.
+/// A list of at most `MAX` items, encoded like a `Vec`.
 pub(super) struct Few<T, const MAX: usize>(pub(super) Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX> {
@@ -178,7 +178,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for Few<T, MAX
                 self,
                 mut items: A,
             ) -> std::result::Result<Vec<T>, A::Error> {
-                // The stated length is not believed: nothing is reserved for what may not come.
+                // The stated length is not trusted: no memory is reserved for items that may never come.
                 let mut all = Vec::new();
                 while let Some(item) = items.next_element()? {
                     if all.len() == MAX {

@@ -1,7 +1,7 @@
-//! Making the client of a store.
+//! Makes the client of a store.
 //!
-//! Owns what the clients of all clouds have in common: the options, the environment, TLS, time limits,
-//! retries, and saying what credentials were looked for. Must never talk to the store itself.
+//! Owns what the clients of all clouds have in common: the options, the environment, TLS, time
+//! limits, retries, and the message about missing credentials. Must never talk to the store itself.
 
 mod azure;
 mod gcs;
@@ -27,18 +27,18 @@ use super::trouble::{NO_CREDENTIALS, Trouble};
 use crate::config::{RemoteUrl, without_secrets};
 use crate::error::{Error, Kind, Result};
 
-/// How long a connection may take to come about.
+/// How long establishing a connection may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long an unused connection is kept; shorter than servers keep theirs.
+/// How long an idle connection is kept; shorter than servers keep theirs.
 const POOL_IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// How many unused connections are kept.
+/// How many idle connections are kept.
 const POOL_IDLE_MAX: usize = 24;
-/// How often the client itself tries again; the caller tries again for as long as it likes.
+/// How many times the client itself retries; the caller retries for as long as it likes.
 const RETRIES_MAX: usize = 2;
-/// How long after the first attempt the client still tries again.
+/// How long after the first attempt the client still retries.
 const RETRY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What can be set about a remote, beside its address.
+/// The settings of a remote, besides its address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RemoteOptions {
     /// The service's address, `http://host:port` or `https://host`; `None` = what the cloud's variables
@@ -46,13 +46,13 @@ pub struct RemoteOptions {
     pub endpoint: Option<String>,
     /// The region of an S3 bucket; `None` = what the AWS variables and files say, or else `us-east-1`.
     pub region: Option<String>,
-    /// Whether the bucket (S3) or account (Azure) goes into the path instead of the host name; `None` =
-    /// by the endpoint.
+    /// Whether the bucket (S3) or account (Azure) goes into the path instead of the host name;
+    /// `None` = depends on the endpoint.
     pub path_style: Option<bool>,
-    /// How long a request may take from the last bytes that moved.
+    /// How long a request may take after the last bytes that moved.
     pub deadline: Duration,
-    /// How long entries live as this node is configured, `None` for ever: what a store that is made
-    /// now declares.
+    /// How long entries live as this node is configured, `None` for ever. A store that is made now
+    /// declares this.
     pub expiry: Option<Duration>,
 }
 
@@ -63,9 +63,9 @@ impl Default for RemoteOptions {
     }
 }
 
-/// Beginnings of the variables that say how to reach a store.
+/// Prefixes of the variables that configure access to a store.
 const VARIABLES: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
-/// Those that begin otherwise.
+/// Such variables with other prefixes.
 const OTHER_VARIABLES: [&str; 5] = [
     "AZURITE_BLOB_STORAGE_URL",
     "CLOUDSDK_CONFIG",
@@ -74,12 +74,12 @@ const OTHER_VARIABLES: [&str; 5] = [
     "STORAGE_EMULATOR_HOST",
 ];
 
-/// The environment variables that say how to reach a store.
+/// The environment variables that configure access to a store.
 #[derive(Clone, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Takes the process's own.
+    /// Takes the variables of the process.
     pub fn process() -> Self {
         std::env::vars_os()
             .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
@@ -90,7 +90,7 @@ impl Environment {
         self.0.get(name).filter(|value| !value.is_empty()).cloned()
     }
 
-    /// Returns the first of these that is set.
+    /// Returns the value of the first of these names that is set.
     fn first(&self, names: &[&str]) -> Option<String> {
         names.iter().find_map(|name| self.get(name))
     }
@@ -99,7 +99,7 @@ impl Environment {
         self.get(name).is_some_and(|value| value.eq_ignore_ascii_case("true"))
     }
 
-    /// Returns the settings that the client library knows by the names of variables.
+    /// Returns the settings whose variables the client library knows.
     fn settings<K: std::str::FromStr>(&self) -> impl Iterator<Item = (K, String)> {
         self.0.iter().filter(|(_, value)| !value.is_empty()).filter_map(|(name, value)| {
             Some((name.to_ascii_lowercase().parse().ok()?, value.clone()))
@@ -123,7 +123,7 @@ impl fmt::Debug for Environment {
     }
 }
 
-/// Makes the client for a bucket. A directory has none: it is told apart before.
+/// Makes the client for a bucket. Directories are handled before.
 pub(super) fn open(
     url: &RemoteUrl,
     options: &RemoteOptions,
@@ -142,7 +142,7 @@ pub(super) fn open(
     }
 }
 
-/// Makes the way to the settings of a bucket; `None` for what has no such way.
+/// Makes the access to the settings of a bucket; `None` if there is no API for them.
 pub(super) fn bucket_api(
     url: &RemoteUrl,
     options: &RemoteOptions,
@@ -157,7 +157,7 @@ pub(super) fn bucket_api(
     }
 }
 
-/// Returns what a person can do about credentials that the store refuses.
+/// Returns advice for a person when the store refuses credentials.
 pub(super) fn credentials_remedy(url: &RemoteUrl) -> &'static str {
     match url {
         RemoteUrl::S3 { .. } => s3::REFUSED,
@@ -167,7 +167,7 @@ pub(super) fn credentials_remedy(url: &RemoteUrl) -> &'static str {
     }
 }
 
-/// What the client of any cloud is made with.
+/// What making a client needs, for any cloud.
 struct With<'a> {
     url: &'a RemoteUrl,
     options: &'a RemoteOptions,
@@ -176,7 +176,7 @@ struct With<'a> {
 }
 
 impl With<'_> {
-    /// Says that a client could not be made.
+    /// Makes the error for a client that could not be made.
     fn failed(&self, error: &object_store::Error) -> Error {
         let op = format!("set up the client of {}", self.url);
         Error::with(Kind::Invalid, op, Trouble::of(error))
@@ -186,8 +186,8 @@ impl With<'_> {
     fn client(&self, endpoint: Option<&str>) -> Result<ClientOptions> {
         let mut client = ClientOptions::new()
             .with_allow_http(is_plain(endpoint))
-            // A whole body may take as long as its size needs, and while one is sent nothing comes back. We watch
-            // that ourselves.
+            // A whole body may take as long as its size needs, and nothing comes back while one is
+            // sent. We enforce the time limits ourselves.
             .with_timeout_disabled()
             .with_connect_timeout(CONNECT_TIMEOUT.min(self.options.deadline))
             .with_pool_idle_timeout(POOL_IDLE_TIMEOUT)
@@ -206,7 +206,7 @@ impl With<'_> {
         Ok(client)
     }
 
-    /// Returns how often and how fast the client itself tries again.
+    /// Returns how often and how fast the client itself retries.
     fn retry(&self) -> RetryConfig {
         RetryConfig {
             backoff: BackoffConfig {
@@ -257,16 +257,16 @@ fn endpoint_of(text: &str) -> Result<url::Url> {
     Ok(url)
 }
 
-/// Writes an endpoint as the client library takes it.
+/// Formats an endpoint for the client library.
 fn shown(endpoint: &url::Url) -> String {
     endpoint.as_str().trim_end_matches('/').to_owned()
 }
 
-/// Makes a failure to get credentials say so, instead of looking like one of the store.
+/// Marks a failure to get credentials, so that it does not look like an error of the store.
 #[derive(Debug)]
 struct CredentialError<C> {
     inner: Arc<dyn CredentialProvider<Credential = C>>,
-    /// What was looked for.
+    /// The credentials that were looked for.
     wanted: &'static str,
 }
 
@@ -283,11 +283,11 @@ impl<C: fmt::Debug + Send + Sync> CredentialProvider for CredentialError<C> {
     }
 }
 
-/// Names the TLS implementation once per process; the HTTP client is built without one.
+/// Sets the TLS implementation once per process; the HTTP client is built without one.
 fn install_tls() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // Fails when the process has set one already, which serves as well.
+        // Fails if the process has set one already, which works as well.
         drop(rustls::crypto::ring::default_provider().install_default());
     });
 }

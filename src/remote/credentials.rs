@@ -1,7 +1,7 @@
-//! Credentials that files hold.
+//! Credentials in files.
 //!
-//! Owns reading such files, and reading them again when they change, so that what is rotated while
-//! mounted is used. Must never print a secret, nor fetch anything over the network.
+//! Owns reading such files, and reading them again when they change, so that rotated credentials
+//! take effect while mounted. Must never print a secret, and never fetch anything over the network.
 
 pub(super) mod aws;
 pub(super) mod azure;
@@ -21,25 +21,25 @@ use parking_lot::Mutex;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// The largest such file that is read.
+/// The largest file of credentials that is read.
 const FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// Hands out credentials of that form.
+/// A shared source of credentials of one form.
 pub(super) type Provider<C> = Arc<dyn CredentialProvider<Credential = C>>;
 
 /// Files that hold credentials.
 pub(super) trait CredentialFiles: fmt::Debug + Send + Sync + 'static {
-    /// The form of its cloud.
+    /// The form of the credentials of its cloud.
     type Credential: fmt::Debug + Send + Sync + 'static;
 
     /// Returns the files.
     fn files(&self) -> Vec<&Path>;
 
-    /// Reads them. Blocks.
+    /// Reads the files. Blocks.
     fn read(&self) -> Result<Provider<Self::Credential>>;
 }
 
-/// What tells that a file has changed.
+/// Detects changes of the files.
 type FileStamp = Vec<Option<(SystemTime, u64, u64)>>;
 
 fn version_of(files: &[&Path]) -> FileStamp {
@@ -50,7 +50,7 @@ fn version_of(files: &[&Path]) -> FileStamp {
     files.iter().map(of).collect()
 }
 
-/// Hands out the credentials of a source, as its files say at the time of each request.
+/// Returns the credentials that the files hold at the time of each request.
 #[derive(Debug)]
 pub(super) struct Followed<S: CredentialFiles>(Arc<State<S>>);
 
@@ -73,7 +73,7 @@ impl<S: CredentialFiles> Followed<S> {
 
 impl<S: CredentialFiles> State<S> {
     fn current(&self) -> Result<Provider<S::Credential>> {
-        // Taken before reading, so that a change while we read is seen next time.
+        // Taken before reading, so that a change during the read is noticed next time.
         let version = version_of(&self.source.files());
         if let Some((seen, provider)) = &*self.last.lock()
             && *seen == version
@@ -101,7 +101,7 @@ impl<S: CredentialFiles> CredentialProvider for Followed<S> {
     }
 }
 
-/// Reads a file of credentials; `None` when it is not there.
+/// Reads a file of credentials; `None` if it does not exist.
 fn read_text(path: &Path) -> Result<Option<String>> {
     let failed = |error| Error::io(format!("read {}", path.display()), error);
     let data = match std::fs::metadata(path) {

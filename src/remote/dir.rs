@@ -1,8 +1,8 @@
 //! A remote that is a directory shared by the nodes.
 //!
-//! Owns what a directory needs and a bucket does not: being made, being told from an empty mount
-//! point, and losing the temporaries of writers that died. Must never write when the shared file
-//! system is not mounted there any more.
+//! Owns what a directory needs and a bucket does not: creating it, telling it from an empty mount
+//! point, and removing temporaries of writers that died. Must never write when the shared file
+//! system is no longer mounted there.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -18,17 +18,17 @@ use super::keys;
 use crate::error::{Error, Kind, Result};
 use crate::task;
 
-/// Age from which a temporary belongs to a writer that died. Uploads end within minutes.
+/// Age at which a temporary belongs to a writer that died. Uploads end within minutes.
 const LITTER_AGE: Duration = Duration::from_hours(24);
 /// How many directory entries one sweep looks at.
 const SWEEP_ENTRIES_MAX: usize = 200_000;
 
-/// The directory and, once it is there, its client.
+/// The directory and, once it exists, its client.
 #[derive(Debug)]
 pub(super) struct SharedDir {
     root: PathBuf,
     store: OnceLock<Arc<LocalFileSystem>>,
-    /// Which store was checked there; 0 is none yet.
+    /// Which store was checked there; 0 before the first check.
     checked: AtomicU64,
 }
 
@@ -37,13 +37,12 @@ impl SharedDir {
         Self { root, store: OnceLock::new(), checked: AtomicU64::new(0) }
     }
 
-    /// Returns the client, once [`SharedDir::open`] has made it.
+    /// Returns the client, after [`SharedDir::open`] has made it.
     pub(super) fn store(&self) -> Result<Arc<dyn ObjectStore>> {
         self.store.get().map(|store| store.clone() as _).ok_or_else(|| self.gone())
     }
 
-    /// Makes the client, and the directory too if `make` is set. Blocks: a shared file system may
-    /// hang.
+    /// Makes the client, and also the directory if `make` is set. Blocks: a shared file system may hang.
     pub(super) fn open(&self, make: bool) -> Result<()> {
         if self.store.get().is_some() {
             return Ok(());
@@ -70,8 +69,8 @@ impl SharedDir {
         self.checked.store(store.0, Ordering::Relaxed);
     }
 
-    /// Reports whether this still is the directory that was checked, and neither the bare mount point that an
-    /// unmounted share leaves behind, nor a store that was made there since.
+    /// Reports whether this is still the directory that was checked. It is not if the share was
+    /// unmounted and left a bare mount point, or if another store was made there since.
     pub(super) fn is_present(&self) -> bool {
         let read = || {
             let file = std::fs::File::open(self.root.join(keys::FORMAT))?;
@@ -84,7 +83,7 @@ impl SharedDir {
         store.is_some_and(|store| checked == 0 || store.0 == checked)
     }
 
-    /// Makes the directory, if only it is missing and not its parent.
+    /// Makes the directory if its parent exists.
     fn make(&self) -> Result<()> {
         let shown = self.root.display();
         match std::fs::metadata(&self.root) {
@@ -98,7 +97,7 @@ impl SharedDir {
         }
         match std::fs::create_dir(&self.root) {
             Ok(()) => sync_dir(self.root.parent().unwrap_or(Path::new("/"))),
-            // Another node was faster.
+            // Another node made it first.
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let parent = self.root.parent().unwrap_or(Path::new("/")).display();
@@ -115,11 +114,11 @@ impl SharedDir {
         }
     }
 
-    /// Removes a file that was stored at a time; returns false, and leaves it, if it was stored again
-    /// since. Blocks.
+    /// Removes a file that was stored at a given time. Returns false and leaves the file if it was
+    /// stored again since. Blocks.
     ///
-    /// It is taken aside first and looked at there: a node that stores it again in between makes a new file
-    /// under the name, which is not touched.
+    /// The file is renamed first and checked under its new name. A node that stores it again
+    /// meanwhile makes a new file under the old name, which is not touched.
     pub(super) fn remove_old(&self, key: &str, stored_ms: u64) -> io::Result<bool> {
         self.remove_if(key, |path| {
             let modified = std::fs::metadata(path)?.modified()?;
@@ -135,7 +134,7 @@ impl SharedDir {
             Ok(true) => {}
             other => return other,
         }
-        // A name as those of the client's temporaries: what a crash leaves is swept with these.
+        // Named like the client's temporaries, so that the sweep also removes what a crash leaves.
         let mut aside = path.clone().into_os_string();
         aside.push(format!("#{}", task::random_u64()));
         let aside = PathBuf::from(aside);
@@ -144,12 +143,12 @@ impl SharedDir {
             moved => moved?,
         }
         let old = is_old(&aside);
-        // What cannot be looked at goes back too.
+        // A file that cannot be checked goes back too.
         if !matches!(old, Ok(true)) {
             match std::fs::hard_link(&aside, &path) {
-                // One that is younger still.
+                // A newer file has taken the name.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                // Not every file system has links.
+                // Some file systems have no links.
                 Err(_) => return std::fs::rename(&aside, &path).and(old),
                 Ok(()) => {}
             }
@@ -193,7 +192,8 @@ impl SharedDir {
     }
 }
 
-/// The client writes `<name>#<number>` and renames it; no name of ours holds `#`.
+/// Reports whether an entry is an old temporary: the client writes `<name>#<number>` and renames
+/// it. No name of ours holds `#`.
 fn is_litter(entry: &std::fs::DirEntry, oldest_ms: u64) -> bool {
     let name = entry.file_name();
     let numbered = name
@@ -274,7 +274,7 @@ mod tests {
         assert!(dir.remove_old("file", 100_000).expect("removed"));
         assert!(!path.exists());
         assert!(dir.remove_old("file", 100_000).expect("it is gone"));
-        // Beside a writer that stores it again all the time, none that is young is ever missing for good.
+        // While a writer stores a file again all the time, a young file never stays missing.
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
                 for round in 0..400 {

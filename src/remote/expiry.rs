@@ -1,8 +1,8 @@
-//! How long entries live here, as the store and this node say it.
+//! How long entries live, as declared by the store and configured on this node.
 //!
-//! Owns what the format object declares and the age that counts where the two differ. Must never
-//! lengthen a life for a reader: it would serve what others delete. Must never shorten one for what
-//! deletes, unless it was told to: others still serve it.
+//! Owns what the format object declares and the age that applies where the two differ. Must never
+//! lengthen a life for a reader: it would serve what others delete. Must never shorten one for a
+//! deleter unless it was told to: others still serve the object.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::keys;
 use crate::config::{RemoteUrl, format_age};
 
-/// What a store says of how long its entries live.
+/// What a store declares about how long its entries live.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Declared {
     /// Nothing that we know: it has not been asked yet, or an older version made it.
@@ -22,8 +22,8 @@ pub enum Declared {
 }
 
 impl Declared {
-    /// Returns the age that counts for a node that is configured with `own` (`None` is for ever): the
-    /// shorter of both.
+    /// Returns the age that applies to a node that is configured with `own` (`None` is for ever):
+    /// the shorter of both.
     pub fn effective(self, own: Option<Duration>) -> Option<Duration> {
         match (self, own) {
             (Self::Age(Some(declared)), Some(own)) => Some(declared.min(own)),
@@ -32,8 +32,8 @@ impl Declared {
         }
     }
 
-    /// Returns for how long a node that is configured with `own` has to keep what it knows, although it may
-    /// show less: other nodes go by what is declared.
+    /// Returns for how long a node that is configured with `own` has to keep its records. It may
+    /// show entries for a shorter time, but other nodes follow the declared age.
     pub fn kept(self, own: Option<Duration>) -> Option<Duration> {
         match self {
             Self::Age(declared) => declared,
@@ -41,8 +41,8 @@ impl Declared {
         }
     }
 
-    /// Returns the age by which objects are deleted for all nodes: what the store declares. `own` counts
-    /// where it says nothing, and where the caller was told (`told`) to go by a shorter one.
+    /// Returns the age after which objects are deleted for all nodes: what the store declares. `own`
+    /// applies if the store declares nothing, and if the caller was told (`told`) to use a shorter one.
     pub fn deleting(self, own: Option<Duration>, told: bool) -> Option<Duration> {
         match self {
             Self::Age(declared) if !told || !is_shorter(own, declared) => declared,
@@ -50,8 +50,8 @@ impl Declared {
         }
     }
 
-    /// Says that a node configured with `own` and the store at `url` differ, what follows from it, and
-    /// what to do; `None` when they agree or the store says nothing.
+    /// Describes a difference between this node's `own` age and that of the store at `url`: what
+    /// follows from it, and what to do. `None` if they agree or the store declares nothing.
     pub fn disagreement(self, own: Option<Duration>, url: &RemoteUrl) -> Option<String> {
         let Self::Age(declared) = self else { return None };
         (declared != own).then(|| {
@@ -72,23 +72,23 @@ pub fn is_shorter(one: Option<Duration>, other: Option<Duration>) -> bool {
     one.is_some_and(|one| other.is_none_or(|other| one < other))
 }
 
-/// What became of what a store declares.
+/// The result of declaring an expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Declaration {
-    /// It said so already.
+    /// The store declared the same already.
     Same,
     /// There was no store; now there is one.
     Made,
-    /// It said this before.
+    /// The store declared this before.
     Changed(Declared),
 }
 
-/// What both sides say, as far as it is known.
+/// What the store and the node say about the expiry, as far as known.
 #[derive(Debug)]
 pub(super) struct Agreement {
     own: Option<Duration>,
     declared: Mutex<Declared>,
-    /// What an earlier run has heard, for as long as this one has heard nothing.
+    /// What an earlier run learned; used until this run has asked.
     assumed: Mutex<Declared>,
 }
 
@@ -109,7 +109,7 @@ impl Agreement {
         *self.assumed.lock() = declared;
     }
 
-    /// Returns what is declared as far as this run or an earlier one has heard.
+    /// Returns what is declared, as far as this run or an earlier one knows.
     pub(super) fn known(&self) -> Declared {
         match self.declared() {
             Declared::Unknown => *self.assumed.lock(),
@@ -125,10 +125,10 @@ impl Agreement {
         self.known().kept(self.own)
     }
 
-    /// Takes what the store says; returns what there is to warn of, once for each thing that it says.
+    /// Records what the store declares; returns a warning once for each new value that needs one.
     pub(super) fn learn(&self, declared: Declared, url: &RemoteUrl) -> Option<String> {
         let before = std::mem::replace(&mut *self.declared.lock(), declared);
-        // Now this run has heard, and be it that nothing is said.
+        // From now on this run knows, even if the store declares nothing.
         self.assume(Declared::Unknown);
         if before == declared { None } else { declared.disagreement(self.own, url) }
     }
@@ -141,7 +141,7 @@ mod tests {
     const DAY: Duration = Duration::from_hours(24);
 
     #[test]
-    fn the_shorter_counts_and_never_is_the_longest() {
+    fn the_shorter_age_counts_and_never_is_the_longest() {
         let (short, long) = (Some(7 * DAY), Some(30 * DAY));
         for (declared, own, counts) in [
             (Declared::Unknown, short, short),
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_has_heard_counts_until_this_one_hears() {
+    fn the_expiry_of_an_earlier_run_counts_until_this_one_asks() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let agreement = Agreement::new(Some(30 * DAY));
         agreement.assume(Declared::Age(Some(7 * DAY)));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_declares_nothing_ends_what_an_earlier_run_has_heard() {
+    fn a_store_without_a_declaration_overrides_that_of_an_earlier_run() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let agreement = Agreement::new(Some(30 * DAY));
         agreement.assume(Declared::Age(Some(7 * DAY)));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn who_deletes_goes_by_what_is_declared() {
+    fn deletion_uses_the_declared_age() {
         let (short, long) = (Some(7 * DAY), Some(90 * DAY));
         for (declared, own, untold, told) in [
             (Declared::Unknown, short, short, short),

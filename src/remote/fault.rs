@@ -43,10 +43,10 @@ pub const FAULTS_VARIABLE: &str = "HEARTHFS_TEST_FAULTS";
 
 /// How many objects of a list are reordered together.
 const DISORDERED_TOGETHER: usize = 7;
-/// After how many objects a list breaks off that does.
+/// After how many objects a broken list fails.
 const LIST_BREAKS_AFTER: usize = 5;
 
-/// What goes wrong. Percentages are of requests; zero and `None` are no fault.
+/// The faults to inject. Percentages are of requests; zero and `None` mean no fault.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// Time that passes before each request.
@@ -57,58 +57,59 @@ pub struct FaultPlan {
     pub errors_percent: u32,
     /// Percentage of requests whose connection is reset before they do anything.
     pub resets_percent: u32,
-    /// Percentage of writes that are done while their reply is lost.
+    /// Percentage of writes that take effect although their reply is lost.
     pub lost_replies_percent: u32,
     /// Percentage of reads that end in the middle.
     pub truncated_percent: u32,
-    /// Percentage of lists that break off with 503 after some objects.
+    /// Percentage of lists that fail with 503 after some objects.
     pub broken_lists_percent: u32,
-    /// Objects that lists do not show for this long after they were written.
+    /// For how long after a write lists do not show the object.
     pub stale_list: Duration,
     /// Lists come in another order than that of the names, and name some objects twice.
     pub disordered_lists: bool,
-    /// How far the store's clock is ahead of what it would be, in seconds.
+    /// How far the store's clock is ahead of the true one, in seconds.
     pub ahead_s: i32,
-    /// The status with which requests are answered that do nothing; 0 for none.
+    /// The status with which requests are answered without taking effect; 0 for none.
     pub status: u16,
-    /// Only requests for keys that hold this text meet latency and the faults from `answer` to `status`; a list counts as
-    /// the key [`LIST`], and a deletion of several as the first of them. All requests do when it is empty.
+    /// Only requests for keys that contain this text meet latency and the faults from `answer` to
+    /// `status`; all requests do if it is empty. A list counts as the key [`LIST`], and a deletion
+    /// of several objects as the first of them.
     pub only: String,
-    /// Bytes of a body that arrive in a second; 0 for all at once.
+    /// Bytes of a body that arrive per second; 0 for all at once.
     pub bytes_per_s: u32,
-    /// The most bytes of an object that are taken (413); 0 for no limit.
+    /// The largest object that is accepted (413 above it); 0 for no limit.
     pub largest: u32,
-    /// What becomes of the conditions of writes.
+    /// How the store treats conditions of writes.
     pub conditions: InjectedConditions,
 }
 
-/// What becomes of the conditions of the writes of a [`FaultPlan`].
+/// How the store treats the conditions of writes in a [`FaultPlan`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InjectedConditions {
-    /// The store keeps to them.
+    /// It honours them.
     #[default]
     Kept,
-    /// It writes whatever they say.
+    /// It ignores them.
     Ignored,
-    /// It replaces nothing by the version that it gave.
+    /// It refuses every replacement that is conditional on a version.
     Unmet,
 }
 
 /// How the requests of a [`FaultPlan`] are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum InjectedAnswer {
-    /// As the store does, but for the other faults.
+    /// As the store answers, apart from the other faults.
     #[default]
     Real,
-    /// They get no answer, ever.
+    /// They never get an answer.
     Never,
-    /// They are refused for the credentials (403).
+    /// They are refused because of the credentials (403).
     Forbidden,
 }
 
 /// The key of a list, for [`FaultPlan::only`].
 pub const LIST: &str = "LIST";
-/// How often a slow body brings something.
+/// How many pieces of a slow body arrive per second.
 const TRICKLES_PER_S: u32 = 2;
 
 impl FaultPlan {
@@ -116,7 +117,7 @@ impl FaultPlan {
     ///
     /// # Errors
     ///
-    /// `Invalid` with the first setting that is unknown or has no fitting value.
+    /// `Invalid` with the first setting that is unknown or has a value that does not fit.
     pub fn parse(text: &str) -> Result<Self> {
         let mut plan = Self::default();
         for setting in text.split([' ', ',', '\n']).filter(|part| !part.is_empty()) {
@@ -157,14 +158,14 @@ impl FaultPlan {
     }
 }
 
-/// The switch of the faults of one or more remotes.
+/// Controls the faults of one or more remotes.
 #[derive(Debug)]
 pub struct Faults {
     plan: Mutex<FaultPlan>,
     file: Option<(PathBuf, Mutex<Option<SystemTime>>)>,
     clock: Clock,
     written: Mutex<HashMap<Path, Duration>>,
-    /// Requests for what the faults are about.
+    /// Requests that the faults in effect were meant for.
     met: AtomicU64,
 }
 
@@ -181,22 +182,22 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Makes a switch with nothing switched on.
+    /// Makes a control with no faults.
     pub fn none() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Switches to these faults.
+    /// Replaces the faults in effect.
     pub fn set(&self, plan: FaultPlan) {
         *self.plan.lock() = plan;
     }
 
-    /// Counts the requests so far for keys that the faults of their moment were about.
+    /// Returns how many requests so far were for keys that the faults in effect at their time were meant for.
     pub fn met(&self) -> u64 {
         self.met.load(Ordering::Relaxed)
     }
 
-    /// Returns the faults that are switched on.
+    /// Returns the faults in effect.
     pub fn plan(&self) -> FaultPlan {
         if let Some((path, seen)) = &self.file {
             let modified = std::fs::metadata(path).and_then(|data| data.modified()).ok();
@@ -243,7 +244,7 @@ impl Faults {
         percent > 0 && task::random_u64() % 100 < u64::from(percent)
     }
 
-    /// Lets a request for a key through to the store, or not.
+    /// Delays, fails or passes on a request for a key.
     async fn before(&self, key: &str) -> object_store::Result<FaultPlan> {
         let plan = self.plan();
         if !key.contains(&plan.only) {
@@ -273,7 +274,7 @@ impl Faults {
         Ok(plan)
     }
 
-    /// Hides that a write has succeeded, or not.
+    /// Returns the result of a write, or hides it as a lost reply.
     fn after<T>(plan: &FaultPlan, done: T) -> object_store::Result<T> {
         if Self::hits(plan.lost_replies_percent) { Err(reset()) } else { Ok(done) }
     }
@@ -316,7 +317,7 @@ fn reset() -> object_store::Error {
     failure(std::io::Error::from(std::io::ErrorKind::ConnectionReset).into())
 }
 
-/// The store that misbehaves.
+/// A store that injects faults.
 #[derive(Debug)]
 struct FaultStore {
     inner: Arc<dyn ObjectStore>,
@@ -470,7 +471,7 @@ fn listed(
         .boxed()
 }
 
-/// Brings pages of a list into an order that has nothing to do with the names, and repeats some of it.
+/// Shuffles pages of a list, and repeats some of it.
 fn disorder(
     all: BoxStream<'static, object_store::Result<ObjectMeta>>,
 ) -> BoxStream<'static, object_store::Result<ObjectMeta>> {
@@ -483,13 +484,13 @@ fn disorder(
     pages.flatten().boxed()
 }
 
-/// Tells when an object was stored as a clock that is off does.
+/// Shifts the time of an object as a store with a wrong clock does.
 fn shift(meta: &mut ObjectMeta, plan: &FaultPlan) {
     meta.last_modified += Duration::from_secs(plan.ahead_s.max(0) as u64);
     meta.last_modified -= Duration::from_secs(plan.ahead_s.min(0).unsigned_abs().into());
 }
 
-/// Ends a body in the middle, without an error: as a broken proxy does.
+/// Ends a body in the middle without an error, as a broken proxy does.
 fn cut(got: GetResult) -> GetResult {
     let half = (got.range.end - got.range.start) / 2;
     let (meta, range) = (got.meta.clone(), got.range.clone());
@@ -511,7 +512,7 @@ fn cut(got: GetResult) -> GetResult {
     }
 }
 
-/// Makes a body come slowly, in small pieces.
+/// Makes a body arrive slowly, in small pieces.
 fn trickle(got: GetResult, bytes_per_s: u32) -> GetResult {
     let (meta, range) = (got.meta.clone(), got.range.clone());
     let (attributes, extensions) = (got.attributes.clone(), got.extensions.clone());

@@ -1,7 +1,6 @@
-//! The object that says what a prefix holds, and which store that is.
+//! The format object: what a prefix holds, and which store it is.
 //!
-//! Owns its text and the refusals that it can cause. Must never let a store of another format be
-//! written to.
+//! Owns its text and the refusals that it can cause. Must never let a store of another format be written to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,14 +16,14 @@ use crate::task;
 
 /// The format that this version reads and writes.
 pub const FORMAT_VERSION: u64 = 1;
-/// The largest such object that is read.
+/// The largest format object that is read.
 pub(super) const FORMAT_BYTES_MAX: u64 = 64 * 1024;
-/// Set in every random identity. That of a store of an older version is the time in milliseconds at which it was
-/// made, which is far below.
+/// Set in every random identity. The identity of a store of an older version is the time in
+/// milliseconds at which it was made, which is far below.
 const RANDOM: u64 = 1 << 63;
 
-/// What tells a store from every other that was or will be at its address. It goes along when the objects of the
-/// store are copied.
+/// Identifies a store among all that were or will be at its address. Copying the objects of a store
+/// also copies it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct StoreId(pub u64);
 
@@ -52,26 +51,26 @@ impl FromStr for StoreId {
     }
 }
 
-/// What `hearthfs.json` says. Fields that this version does not know are left alone: what must not
-/// be ignored gets a new format number.
+/// The content of `hearthfs.json`. Unknown fields are kept; a field that must not be ignored needs
+/// a new format number.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct Format {
     #[serde(rename = "format")]
     version: u64,
-    /// Which store it is, 16 hex digits; missing where an older version made it.
+    /// The identity of the store, 16 hex digits; missing if an older version made the store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     id: Option<String>,
     created_ms: u64,
-    /// `30d`, `never`; null where an older version made it.
+    /// `30d`, `never`; null if an older version made the store.
     expiry: Option<serde_json::Value>,
     trusted_keys: Vec<String>,
-    /// The stores whose nodes are to go on with this one.
+    /// The stores whose nodes move on to this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     replaces: Vec<String>,
 }
 
 impl Format {
-    /// Describes a store that is made now, whose entries live for `expiry`; `None` is for ever.
+    /// Describes a store that is made now, whose entries live for `expiry` (`None` is for ever).
     pub(super) fn new(id: StoreId, created_ms: u64, expiry: Option<Duration>) -> Self {
         let (version, id) = (FORMAT_VERSION, Some(id.to_string()));
         let (expiry, trusted_keys) = (Some(format_age(expiry).into()), Vec::new());
@@ -85,20 +84,20 @@ impl Format {
     }
 }
 
-/// What the object of a store that fits says.
+/// What the format object of an accepted store says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Said {
-    /// Which store it is.
+    /// The identity of the store.
     pub(super) store: StoreId,
-    /// The stores whose place it takes.
+    /// The stores that it replaces.
     pub(super) replaces: Vec<StoreId>,
-    /// When the store was made, by the clock of the node that did it.
+    /// When the store was made, by the clock of the node that made it.
     pub(super) created_ms: u64,
     /// How long entries live.
     pub(super) expiry: Declared,
 }
 
-/// Checks what the object says.
+/// Checks the content of the format object.
 pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Said> {
     let foreign = || {
         let op = format!(
@@ -124,20 +123,20 @@ pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Said> {
     let created_ms = format.created_ms;
     let store = match format.id {
         Some(id) => id.parse().map_err(|_| foreign())?,
-        // All nodes read the same there, without one having to write it.
+        // All nodes derive the same identity from this, and none has to write it.
         None => StoreId(created_ms.max(1)),
     };
     let replaces = format.replaces.iter().filter_map(|id| id.parse().ok()).collect();
     Ok(Said { store, replaces, created_ms, expiry })
 }
 
-/// Returns which store the object belongs to, without a judgement of the rest; `None` when it says nothing.
+/// Returns the identity of the store without checking the rest; `None` if there is none.
 pub(super) fn store_of(bytes: &[u8]) -> Option<StoreId> {
     let format: Format = serde_json::from_slice(bytes).ok()?;
     format.id.map_or(Some(StoreId(format.created_ms.max(1))), |id| id.parse().ok())
 }
 
-/// Returns what the object should be to take the place of `store`, too; all else that it says stays.
+/// Returns the format object with `store` added to those that it replaces; all else stays.
 pub(super) fn replacing(bytes: &[u8], store: StoreId) -> Option<Vec<u8>> {
     let mut value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     let all = value.as_object_mut()?.entry("replaces").or_insert_with(|| serde_json::json!([]));
@@ -147,7 +146,7 @@ pub(super) fn replacing(bytes: &[u8], store: StoreId) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// Returns what the object should be to declare `expiry`; all else that it says stays.
+/// Returns the format object with `expiry` declared; all else stays.
 pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8>> {
     let mut value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
     value.as_object_mut()?.insert("expiry".to_owned(), format_age(expiry).into());
@@ -156,7 +155,7 @@ pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8
     Some(text)
 }
 
-/// Reads the expiry. One that cannot be read is no reason to stay away: the node's own counts then.
+/// Reads the expiry. An unreadable one does not exclude the store: the node's own expiry applies then.
 fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
     let Some(value) = value else { return Declared::Unknown };
     let read = value.as_str().ok_or("it is not a text".to_owned()).and_then(parse_age);

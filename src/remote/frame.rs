@@ -1,19 +1,19 @@
 //! One blob as a zstd frame.
 //!
-//! Owns compression and its limits. Must never return bytes that are not those of the digest.
+//! Owns compression and its limits. Must never return bytes that do not have the digest.
 
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
-/// How hard is compressed: the point from which time grows faster than bytes shrink.
+/// The compression level. Above it, time grows faster than bytes shrink.
 pub(super) const ZSTD_LEVEL: i32 = 3;
-/// The largest window that is accepted when decompressing, as a power of two: bounds the memory that
-/// a frame can ask for. Level 3 makes windows of 21.
+/// The largest window accepted for decompression, as a power of two. Bounds the memory that a frame
+/// can demand. Level 3 makes windows of 21.
 pub(super) const WINDOW_LOG_MAX: u32 = 24;
-/// The largest blob that is kept as a frame of a pack.
+/// The largest blob that goes into a pack as a frame.
 pub const FRAME_RAW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
-/// Decompresses a frame of a pack and checks that it is the blob.
+/// Decompresses a frame of a pack and checks the digest.
 ///
 /// # Errors
 ///

@@ -6,10 +6,11 @@
 //! "HFHEAD\r\n" | version u16 | postcard(head) | checksum 32
 //! ```
 //!
-//! Numbers are little-endian; the checksum is BLAKE3 over all before it. Every later version keeps magic, version and
-//! checksum where they are. A head replaces exactly the one from which it was made, so what one node has announced is in
-//! every later head until newer commits push it out. Must never be written where the store does not hold to that, and
-//! nothing but speed and price may depend on it: the log has the same commits.
+//! Numbers are little-endian; the checksum is BLAKE3 over all before it. Every later version keeps
+//! magic, version and checksum where they are. A head replaces exactly the one from which it was
+//! made, so every later head names a commit that was announced until newer commits push it out.
+//! Must never be written to a store that ignores this condition. Only speed and cost may depend on
+//! the head: the log has the same commits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -34,15 +35,15 @@ use crate::task;
 pub const HEAD_BYTES_MAX: u64 = 128 << 10;
 /// The most commits that a head names.
 pub const HEAD_COMMITS_MAX: usize = 256;
-/// Bytes of commits that a head holds together; others are named, and read from the log. Each head carries them anew, so
-/// they are few.
+/// Bytes of commits that a head holds together; further commits are only named, and are read from
+/// the log. Each head repeats these bytes, so they are few.
 const INLINE_BYTES_MAX: usize = 48 << 10;
-/// The largest commit that lies in a head.
+/// The largest commit that a head holds.
 pub const INLINE_COMMIT_BYTES_MAX: usize = 4 << 10;
-/// A head holds the bytes of commits for so long after these were made. A node that looks once a second has read them by
-/// then, also where the announcement took its time.
+/// How long after they were made a head holds the bytes of commits. A node that reads the head once
+/// a second has them by then, even if the announcement was slow.
 const INLINE_FOR_MS: u64 = 15_000;
-/// A head names commits for so long: longer than a node that follows it goes without a wide list.
+/// How long a head names commits: longer than the pause between two wide lists of a node that follows it.
 const NAMED_FOR_MS: u64 = 11 * 60_000;
 
 const MAGIC: &[u8; 8] = b"HFHEAD\r\n";
@@ -57,7 +58,7 @@ pub struct LogHead {
     pub epoch: u64,
     /// Counts the heads of an epoch, from 1.
     pub number: u64,
-    /// All commits are here that heads from this number on have announced.
+    /// The head has all commits that were announced by heads from this number on.
     pub from: u64,
     /// Commits, in the order in which they were announced.
     pub commits: Vec<HeadCommit>,
@@ -70,11 +71,11 @@ pub struct HeadCommit {
     pub number: u64,
     /// Its name.
     pub stamp: Stamp,
-    /// The commit as it lies in the log, if it is here.
+    /// The commit's bytes as they lie in the log, if the head holds them.
     pub bytes: Option<Vec<u8>>,
 }
 
-/// [`LogHead`] as it is decoded: the limit holds meanwhile.
+/// [`LogHead`] as it is decoded, with the limit checked meanwhile.
 #[derive(Deserialize)]
 struct WireHead {
     epoch: u64,
@@ -105,13 +106,13 @@ impl LogHead {
         head
     }
 
-    /// Takes out what is old, and what is too much.
+    /// Removes commits that are too old, and those above the limits.
     fn shorten(&mut self, now_ms: u64) {
         let is_old = |commit: &HeadCommit| commit.stamp.ms.saturating_add(NAMED_FOR_MS) < now_ms;
         let excess = self.commits.len().saturating_sub(HEAD_COMMITS_MAX);
         let old = self.commits.iter().take_while(|commit| is_old(commit)).count();
         if let Some(last) = old.max(excess).checked_sub(1) {
-            // What one head has announced goes together.
+            // Commits that one head announced are removed together.
             self.from = self.commits[last].number + 1;
             self.commits.retain(|commit| commit.number >= self.from);
         }
@@ -136,9 +137,9 @@ impl LogHead {
         self.commits.iter().any(|commit| commit.stamp == *stamp)
     }
 
-    /// Reports whether a commit was not announced yet, as far as this can be told. The commits of a node are announced in
-    /// order, so one before another that is named was announced. So was one that is older than all that is named, where
-    /// something has been pushed out.
+    /// Reports whether a commit is not announced yet, as far as the head shows. The commits of a
+    /// node are announced in order, so one older than a named commit of its node was announced. One
+    /// older than all named commits counts as announced if the head has pushed anything out.
     pub fn lacks(&self, stamp: &Stamp) -> bool {
         let mut of_node = self.commits.iter().filter(|commit| commit.stamp.node == stamp.node);
         let oldest_ms = self.commits.iter().map(|commit| commit.stamp.ms).min();
@@ -146,7 +147,7 @@ impl LogHead {
         is_recent && of_node.all(|commit| commit.stamp < *stamp)
     }
 
-    /// Returns what was announced after the head of an epoch with a number; `None` where this cannot be told.
+    /// Returns what was announced after the head with this epoch and number; `None` if that is unknown.
     pub fn since(&self, epoch: u64, number: u64) -> Option<&[HeadCommit]> {
         let is_known = self.epoch == epoch && self.from - 1 <= number && number <= self.number;
         let place = self.commits.partition_point(|commit| commit.number <= number);
@@ -206,7 +207,7 @@ impl LogHead {
     }
 }
 
-/// Names the bytes of an object as they were read or written.
+/// Identifies the bytes of an object that was read or written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeadVersion {
     e_tag: Option<String>,
@@ -214,7 +215,7 @@ pub struct HeadVersion {
 }
 
 impl HeadVersion {
-    /// Returns one that no object has.
+    /// Returns a version that no object has.
     fn of_nothing() -> Self {
         // Google compares a generation, which is a time in microseconds.
         Self { e_tag: Some("\"hearthfs-no-object\"".into()), version: Some("1".into()) }
@@ -229,13 +230,13 @@ impl HeadVersion {
 /// The outcome of reading the head.
 #[derive(Debug, Clone)]
 pub enum HeadRead {
-    /// It is the one that is known.
+    /// The head is the known one.
     Same,
-    /// It is another.
+    /// The head is another.
     Other(Arc<LogHead>, HeadVersion),
-    /// There is none.
+    /// There is no head.
     Missing,
-    /// It cannot be used, for this reason.
+    /// The head cannot be used, for this reason.
     Unusable(HeadVersion, Arc<Error>),
 }
 
@@ -244,22 +245,23 @@ pub enum HeadRead {
 pub enum HeadPut {
     /// It was replaced.
     Done(HeadVersion),
-    /// It is not the expected one any more.
+    /// The head is no longer the expected one.
     Conflict,
-    /// It was replaced too short a time ago (429): Google limits how often.
+    /// The last replacement was too recent (429): Google limits how often an object may be written.
     TooSoon,
 }
 
-/// The status of that.
+/// The status of [`HeadPut::TooSoon`].
 const TOO_SOON: u16 = 429;
 
-/// What is in the place of the head where the store does not keep to conditions.
+/// The content of the head's object if the store ignores conditions.
 const NO_HEAD: &[u8] = b"hearthfs: this store ignores conditions, so there is no head\n";
-/// How often one object may be written, where that is limited.
+/// How often one object may be written on Google.
 const GCS_EVERY: Duration = Duration::from_millis(1100);
 
 impl Remote {
-    /// Returns how often the head may be replaced: Google lets one object be written once a second.
+    /// Returns the shortest time between two replacements of the head: Google allows one write of
+    /// an object per second.
     pub fn head_interval(&self) -> Duration {
         match self.inner.url {
             RemoteUrl::Gcs { .. } => GCS_EVERY,
@@ -267,12 +269,12 @@ impl Remote {
         }
     }
 
-    /// Reports whether a head may be there: a shared directory has none. Its lists cost nothing.
+    /// Reports whether a head may exist. A shared directory has none, because its lists cost nothing.
     pub fn may_have_head(&self) -> bool {
         self.inner.caller.backend.dir().is_none()
     }
 
-    /// Reads the head, unless it is the one that is known.
+    /// Reads the head, unless it is still the known one.
     ///
     /// # Errors
     ///
@@ -311,7 +313,7 @@ impl Remote {
         })
     }
 
-    /// Writes a head, if what is there is still `over`; `None` is nothing.
+    /// Writes a head if the present one is still `over`; `None` means that there is none.
     ///
     /// # Errors
     ///
@@ -322,8 +324,8 @@ impl Remote {
         self.put_head_bytes(head.encode()?, mode).await
     }
 
-    /// Reports whether the store refuses to replace another head than the expected one: some ignore the condition.
-    /// What this writes to such a store is no head, so nodes list the log there.
+    /// Reports whether the store refuses to replace a head that is not the expected one; some stores
+    /// ignore the condition. What this writes to such a store is no head, so nodes list the log there.
     ///
     /// # Errors
     ///
@@ -333,8 +335,8 @@ impl Remote {
         Ok(matches!(put, HeadPut::Conflict))
     }
 
-    /// Puts something in the place of the head, whatever is there, that is no head: a store that lets none be replaced
-    /// must have none that nodes follow.
+    /// Overwrites the head, whatever it is, with bytes that are no head: a store that cannot
+    /// replace a head conditionally must have none that nodes follow.
     ///
     /// # Errors
     ///
@@ -363,7 +365,7 @@ impl Remote {
                     Ok(HeadPut::Conflict)
                 }
                 Err(error) => match Trouble::of(&error) {
-                    // It says nothing of other objects, so it does not count as throttling.
+                    // The refusal concerns only this object, so it does not count as throttling.
                     trouble if trouble.status() == Some(TOO_SOON) => Ok(HeadPut::TooSoon),
                     trouble => Err(CallFailure(trouble)),
                 },

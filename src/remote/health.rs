@@ -1,8 +1,8 @@
 //! Whether the store answers, and which requests may still be made when it does not.
 //!
-//! Owns the gate in front of every request. Must never make a program wait for a store that is known
-//! to be dead, never keep quiet work from finding out that it is alive again, and never take the trouble of one
-//! object for one of the store.
+//! Owns the gate in front of every request. Must never make a program wait for a store that is
+//! known to be down, never keep background work from finding out that the store is back, and never
+//! treat the failure of one object as a failure of the store.
 //!
 //! Keeps P8 never-in-the-way.
 
@@ -15,44 +15,44 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 
-/// How long programs are kept away after the first failure.
+/// The first back-off for programs after a failure.
 const BACKOFF_MIN: Duration = Duration::from_millis(500);
-/// How long they are kept away at most.
+/// The longest back-off for programs.
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 /// At most one WARN in this time, however often the state changes.
 const WARN_EVERY: Duration = Duration::from_mins(1);
-/// A request that its caller gave up counts as one without an answer when it took this long.
+/// A request that its caller dropped counts as unanswered if it took this long.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether the store answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Health {
-    /// Something was had of it lately.
+    /// A request has succeeded lately.
     Up,
-    /// It does not answer, nothing was had of it for a whole deadline, or it is not the store that the node knows.
+    /// It does not answer, or granted no request for a whole deadline, or is not the store that the node knows.
     Down {
         /// Since when, in milliseconds since the Unix epoch by our clock.
         since_ms: u64,
     },
 }
 
-/// What kept the store from being used last; kept after it came back.
+/// What last kept the store from being used; kept after it came back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outage {
     /// What kind of trouble it was.
     pub kind: Kind,
-    /// In words, without credentials.
+    /// The cause in words, without credentials.
     pub why: String,
-    /// When it was met last, by the monotonic clock.
+    /// When it last occurred, by the monotonic clock.
     pub at: Duration,
 }
 
-/// Who waits for a request.
+/// Whether a program waits for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Lane {
     /// A program waits.
     Foreground,
-    /// No caller waits: uploads, polling, prefetch.
+    /// No program waits: uploads, polling, prefetch.
     Background,
 }
 
@@ -61,32 +61,32 @@ pub(super) enum Lane {
 pub(super) struct Gate {
     clock: Clock,
     label: String,
-    /// When requests that fail one by one, with none that succeeds between them, count as an outage.
+    /// How long requests may fail one by one, without a success in between, before they count as an outage.
     patience: Duration,
     state: Mutex<State>,
-    /// Told when the store answers again.
+    /// Notified when the store answers again.
     recovered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     down: Option<Down>,
-    /// The last trouble that made an outage, of the one that goes on or of an earlier one.
+    /// The cause of the present outage, or else of the last one.
     last: Option<Outage>,
     /// When the last outage ended, by the monotonic clock; `None` before the first.
     ended_at: Option<Duration>,
     /// Counts the requests that succeeded.
     good: u64,
-    /// When the first request failed since the last one that succeeded.
+    /// When the first request failed after the last success.
     bad_since: Option<Duration>,
-    /// The longest time without an answer since the last check of what is there.
+    /// The longest time without an answer since the store's objects were last checked.
     ended: Duration,
     last_warn: Option<Duration>,
     unsaid: u64,
 }
 
 impl State {
-    /// Returns for how long nothing was had; zero since the last request that succeeded.
+    /// Returns how long no request has succeeded; zero after a success.
     fn bad_for(&self, now: Duration) -> Duration {
         let down = self.down.as_ref().map(|down| down.since);
         let since = down.into_iter().chain(self.bad_since).min();
@@ -97,10 +97,10 @@ impl State {
 #[derive(Debug)]
 struct Down {
     since_ms: u64,
-    /// There is no answer, so programs are kept away. Otherwise the store does answer, and each request may be the one
-    /// that is granted.
+    /// The store does not answer, so programs are refused at once. If false, the store answers, and
+    /// any request may be the first to succeed again.
     closed: bool,
-    /// The same by the monotonic clock.
+    /// As `since_ms`, by the monotonic clock.
     since: Duration,
     /// What the last failure was.
     why: String,
@@ -109,24 +109,24 @@ struct Down {
     probing: bool,
 }
 
-/// A request that the gate let through; says at its end how it went.
+/// A request that the gate let through. The outcome must be reported when it ends.
 #[derive(Debug)]
 pub(super) struct RequestTicket {
     gate: Arc<Gate>,
-    /// When the request itself began, and how many had succeeded until then; none while it waits for its turn.
+    /// When the request was sent, and how many had succeeded until then; `None` while it waits for its turn.
     started: Option<(Duration, u64)>,
     probe: bool,
     open: bool,
 }
 
 impl Gate {
-    /// Makes the gate of a store that is believed to answer. Requests that fail one by one, with none that succeeds
-    /// between them, are an outage after `patience`.
+    /// Makes the gate of a store that is assumed to answer. Requests that fail one by one, without
+    /// a success in between, count as an outage after `patience`.
     pub(super) fn new(clock: Clock, label: String, patience: Duration) -> Self {
         Self { clock, label, patience, state: Mutex::default(), recovered: Notify::new() }
     }
 
-    /// Told when the store answers again.
+    /// Returns the notification that the store answers again.
     pub(super) fn recovered(&self) -> &Notify {
         &self.recovered
     }
@@ -138,13 +138,13 @@ impl Gate {
         }
     }
 
-    /// Returns for how long nothing was had of the store, or is not since it was [looked](Gate::looked) what is there.
+    /// Returns for how long no request has succeeded, now or in an outage since [`Gate::looked`].
     pub(super) fn down_for(&self) -> Duration {
         let state = self.state.lock();
         state.bad_for(self.clock.mono()).max(state.ended)
     }
 
-    /// Notes a check of what is there.
+    /// Records that the store's objects were checked.
     pub(super) fn looked(&self) {
         self.state.lock().ended = Duration::ZERO;
     }
@@ -154,7 +154,7 @@ impl Gate {
         self.state.lock().down.as_ref().map(|down| down.why.clone())
     }
 
-    /// Returns the last trouble that made an outage, which may be over.
+    /// Returns the last cause of an outage, which may be over.
     pub(super) fn last(&self) -> Option<Outage> {
         self.state.lock().last.clone()
     }
@@ -164,13 +164,13 @@ impl Gate {
         self.state.lock().ended_at
     }
 
-    /// Notes a trouble that is an outage to every caller, though the store answers.
+    /// Records a failure that is an outage for every caller although the store answers.
     pub(super) fn note_unusable(&self, kind: Kind, why: &str) {
         let at = self.clock.mono();
         self.state.lock().last = Some(Outage { kind, why: why.to_owned(), at });
     }
 
-    /// Notes that the store can be used again, after an outage that was not one of requests.
+    /// Records that the store can be used again, after an outage that no request had shown.
     pub(super) fn came_back(&self) {
         self.state.lock().ended_at = Some(self.clock.mono());
         self.recovered.notify_waiters();
@@ -199,7 +199,8 @@ impl Gate {
         let down = {
             let mut state = self.state.lock();
             state.good += 1;
-            // What was begun before an outage may end well after it, and says nothing of what is there now.
+            // A request sent before an outage may end well after it. Its success says nothing about
+            // what the store holds now.
             state.ended = state.bad_for(self.clock.mono()).max(state.ended);
             state.bad_since = None;
             let down = state.down.take();
@@ -214,8 +215,8 @@ impl Gate {
         tracing::info!(remote = %self.label, down_ms, "remote answers again");
     }
 
-    /// Notes that a request failed in a way that says something of the whole store. It says so only as long as no
-    /// other succeeded since the request began.
+    /// Records a failure that concerns the whole store, unless another request has succeeded since
+    /// the failed one was sent.
     fn failed(&self, started: Option<(Duration, u64)>, kind: Kind, why: &str) {
         let state = self.state.lock();
         if started.is_none_or(|(_, good)| good == state.good) {
@@ -223,8 +224,9 @@ impl Gate {
         }
     }
 
-    /// Notes that a request failed in a way that says something of what it asked for. Where nothing at all is had
-    /// for a whole deadline, or never was, it is the store; programs are kept away from one that does not even answer.
+    /// Records a failure that concerns only what was requested. It concerns the whole store if no
+    /// request has succeeded for a whole deadline, or ever. Programs are then kept away if the
+    /// store does not even answer.
     fn refused(&self, started: Option<(Duration, u64)>, kind: Kind, why: &str, answered: bool) {
         let mut state = self.state.lock();
         let now = self.clock.mono();
@@ -245,7 +247,7 @@ impl Gate {
         if let Some(down) = &mut state.down {
             down.closed |= closed;
             why.clone_into(&mut down.why);
-            // Several requests of one outage fail together; only one of them lengthens it.
+            // Several requests of one outage fail together; only one of them lengthens the back-off.
             if now >= down.next_try {
                 down.backoff = (down.backoff * 2).min(BACKOFF_MAX);
                 down.next_try = now + down.backoff;
@@ -275,33 +277,33 @@ impl Gate {
 }
 
 impl RequestTicket {
-    /// Notes that the request goes out now.
+    /// Records that the request is sent now.
     pub(super) fn begin(&mut self) {
         self.started = Some((self.gate.clock.mono(), self.gate.state.lock().good));
     }
 
-    /// Ends the request well: the store answered, whatever it said.
+    /// Ends the request as a success: the store answered.
     pub(super) fn answered(mut self) {
         self.open = false;
         self.gate.succeeded();
     }
 
-    /// Ends the request without an answer: the store itself is in trouble.
+    /// Ends the request without an answer: the store itself has failed.
     pub(super) fn unanswered(mut self, kind: Kind, why: &str) {
         self.open = false;
         self.gate.failed(self.started, kind, why);
         self.end_probe();
     }
 
-    /// Ends the request with an answer that is of no use to it.
-    /// `answered`: the store said so itself.
+    /// Ends the request with a failure that concerns only what it asked for. `answered` is set if
+    /// the store itself reported it.
     pub(super) fn refused(mut self, kind: Kind, why: &str, answered: bool) {
         self.open = false;
         self.gate.refused(self.started, kind, why, answered);
         self.end_probe();
     }
 
-    /// Ends the request with an answer that says nothing of others.
+    /// Ends the request with an outcome that does not concern other requests.
     pub(super) fn undecided(mut self) {
         self.open = false;
         self.end_probe();
@@ -321,7 +323,7 @@ impl Drop for RequestTicket {
         if !self.open {
             return;
         }
-        // The caller has a shorter deadline than ours. Were this not counted, a store that hangs
+        // The caller's deadline is shorter than ours. If this did not count, a store that hangs
         // would cost every lookup the caller's whole deadline.
         let now = self.gate.clock.mono();
         if self.started.is_some_and(|(at, _)| now.saturating_sub(at) >= GIVEN_UP_AFTER) {
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_no_outage_while_anything_is_granted() {
+    fn refusals_are_no_outage_while_other_requests_succeed() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..100 {
@@ -364,9 +366,9 @@ mod tests {
         assert_eq!(gate.health(), Health::Up, "others were answered meanwhile");
     }
 
-    /// What was begun before an outage says nothing of what is there after it.
+    /// Requests sent before an outage say nothing about what the store holds after it.
     #[test]
-    fn an_outage_counts_until_it_was_looked_what_is_there() {
+    fn an_outage_counts_until_the_store_is_checked() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         let early = begun(&gate);
@@ -384,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_is_granted_for_a_deadline_it_is_an_outage_that_refuses_no_request() {
+    fn no_success_within_a_deadline_is_an_outage_with_the_gate_open() {
         let (clock, gate) = gate();
         begun(&gate).answered();
         for _ in 0..5 {
@@ -421,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_store_is_asked_by_one_at_a_time_and_ever_more_rarely() {
+    fn a_dead_store_gets_single_probes_with_back_off() {
         let (clock, gate) = gate();
         gate.enter(Lane::Foreground).expect("up").unanswered(Kind::Unavailable, "timeout");
         assert_eq!(gate.health(), Health::Down { since_ms: 1_000_000 });
@@ -467,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_who_gives_up_tells_the_next() {
+    fn a_request_given_up_counts_for_later_ones() {
         let (clock, gate) = gate();
         let waiting = gate.enter(Lane::Foreground).expect("up");
         clock.advance(GIVEN_UP_AFTER);
@@ -485,7 +487,7 @@ mod tests {
         assert!(gate.enter(Lane::Foreground).is_err());
     }
 
-    /// Takes what a subscriber writes.
+    /// Collects the lines of a subscriber.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 

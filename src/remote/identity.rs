@@ -1,8 +1,9 @@
-//! Which store it is, and whether that is the one that a node knows.
+//! The identity of a store, and whether it is the one that a node knows.
 //!
-//! Owns the identity of stores, the text in which a node keeps the one that it knows, and the judgement of what is
-//! found at an address. Must never take an empty place, or another store at the same address, for the known one:
-//! the node would forget what it knows and send what it has not sent yet to the wrong place.
+//! Owns the identity of stores, the text in which a node keeps the one that it knows, and the
+//! judgement of what is found at an address. Must never mistake an empty place, or another store at
+//! the same address, for the known one: the node would forget what it knows and upload pending
+//! changes to the wrong place.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -14,23 +15,23 @@ use crate::config::RemoteUrl;
 /// The longest text of a format object that a node keeps.
 const SAYS_BYTES_MAX: usize = 16 << 10;
 
-/// The store that a node knows, as its cache directory keeps it from run to run.
+/// The store that a node knows, as its cache directory keeps it between runs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct KnownStore {
     store: String,
-    /// Its address when it was used last; `None` where an older version has kept no more than the identity.
+    /// Its address when it was last used; `None` if an older version kept only the identity.
     url: Option<String>,
-    /// What its format object said, so that it can be put back where a rule of others has deleted it.
+    /// The content of its format object, so that it can be restored after a bucket rule of others deleted it.
     says: Option<String>,
 }
 
 impl KnownStore {
-    /// Takes what an older version has kept in its index; 0 is no store.
+    /// Takes the identity that an older version kept in its index; 0 is no store.
     pub fn of_older(store: u64) -> Option<Self> {
         (store > 0).then(|| Self { store: StoreId(store).to_string(), url: None, says: None })
     }
 
-    /// Reads what [`KnownStore::text`] has written; `None` when it is anything else.
+    /// Parses what [`KnownStore::text`] wrote; `None` for anything else.
     pub fn parse(text: &str) -> Option<Self> {
         let known: Self = serde_json::from_str(text).ok()?;
         known.store.parse::<StoreId>().ok().map(|_| known)
@@ -53,13 +54,13 @@ impl KnownStore {
         self.says.as_deref()
     }
 
-    /// Returns the address at which it was used last, if that is another than `url`.
+    /// Returns the address at which it was last used, if that is not `url`.
     fn moved_from(&self, url: &RemoteUrl) -> Option<&str> {
         self.url.as_deref().filter(|before| *before != url.to_string())
     }
 }
 
-/// What is found at an address, seen by a node.
+/// What is found at an address, from the view of a node.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum FoundStore {
     /// The store that the node knows, or one that it may take because it knows none.
@@ -77,16 +78,16 @@ pub(super) struct Identity(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     known: Option<KnownStore>,
-    /// The store that was found in this run, and is used.
+    /// The store that this run found and uses.
     accepted: Option<KnownStore>,
-    /// When that was seen last, by the store's clock.
+    /// When it was last seen, by the store's clock.
     seen_ms: Option<u64>,
-    /// Why the known store is not to be had at this address, and since when, in milliseconds since the Unix epoch.
+    /// Why the known store is missing at this address, and since when, in milliseconds since the Unix epoch.
     missed: Option<(String, u64)>,
 }
 
 impl Identity {
-    /// Takes what the node knows from before.
+    /// Sets the store that the node knows from an earlier run.
     pub(super) fn know(&self, known: Option<KnownStore>) {
         self.0.lock().known = known;
     }
@@ -122,8 +123,8 @@ impl Identity {
         }
     }
 
-    /// Takes the store for the one of this node; from now on it is the only one that it knows. Returns
-    /// whether it had been missed.
+    /// Accepts the store as the one of this node; from now on it is the only one that the node
+    /// knows. Returns whether it had been missed.
     pub(super) fn accept(&self, said: &Said, bytes: &[u8], url: &RemoteUrl, now_ms: u64) -> bool {
         let short = bytes.len() <= SAYS_BYTES_MAX;
         let says = String::from_utf8(bytes.to_vec()).ok().filter(|_| short);
@@ -135,7 +136,7 @@ impl Identity {
         state.missed.take().is_some()
     }
 
-    /// Notes that the known store is not to be had; returns whether that is news.
+    /// Notes that the known store is missing; returns whether that is news.
     pub(super) fn miss(&self, why: &str, now_ms: u64) -> bool {
         let mut state = self.0.lock();
         let since_ms = state.missed.as_ref().map_or(now_ms, |(_, since_ms)| *since_ms);
@@ -143,8 +144,8 @@ impl Identity {
         before.is_none_or(|(before, _)| before != why)
     }
 
-    /// Says why a place without a format object is not the known store; `None` when no store is known. The flag
-    /// is set where the node was told to move there.
+    /// Explains why a place without a format object is not the known store; `None` if no store is
+    /// known. The flag is set if the node was told to move there.
     pub(super) fn absent(&self, url: &RemoteUrl) -> Option<(String, bool)> {
         let state = self.0.lock();
         let known = state.known.as_ref()?;
@@ -170,7 +171,7 @@ impl Identity {
     }
 }
 
-/// Says that another store is where the known one was.
+/// Returns the message that another store is in the place of the known one.
 pub(super) fn other_text(url: &RemoteUrl, found: StoreId, known: StoreId) -> String {
     format!(
         "{url} holds another store ({found}) than the one that this node knows ({known}): what it knows and has not \
@@ -190,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_read_again() {
+    fn kept_stores_are_read_back() {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let identity = Identity::default();
         identity.accept(&said(7, &[]), b"{}", &url, 9);
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_known_store_is_taken_for_it() {
+    fn only_the_known_store_is_recognised() {
         let here: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let there: RemoteUrl = "s3://bkt/q".parse().expect("a good address");
         let identity = Identity::default();
@@ -229,7 +230,7 @@ mod tests {
             told && text.contains("s3://bkt/p (store") && text.contains("init s3://bkt/q`"),
             "{text}"
         );
-        // An older version has not kept the address: what is configured is taken for it.
+        // An older version did not keep the address, so the configured one is used.
         identity.know(KnownStore::of_older(1));
         assert_eq!(identity.judge(&said(2, &[]), &there), FoundStore::Other(StoreId(1)));
     }

@@ -21,7 +21,8 @@ pub const PACKS: &str = "packs";
 pub const BLOBS: &str = "blobs";
 /// Where checkpoints lie.
 pub const CHECKPOINTS: &str = "checkpoints";
-/// Where nodes write to learn the store's time, and what they are about to upload; nothing depends on what lies there.
+/// Where nodes write to learn the store's time, and announce what they are about to upload; nothing
+/// depends on these objects.
 pub const PROBES: &str = "probes";
 
 const COMMIT_END: &str = ".commit";
@@ -59,12 +60,12 @@ pub fn checkpoint_stamp(name: &str) -> Option<Stamp> {
     stamp_of(name, CHECKPOINT_END)
 }
 
-/// The name of a bundle: from when to when it has the log.
+/// The name of a bundle, with the period of the log that it covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BundleName {
-    /// The end, with a random number and the node that has written it.
+    /// The end of the period, with a random number and the node that wrote the bundle.
     pub upto: Stamp,
-    /// The beginning, in milliseconds.
+    /// The beginning of the period, in milliseconds.
     pub from_ms: u64,
 }
 
@@ -86,7 +87,7 @@ impl std::fmt::Display for BundleName {
 
 fn stamp_of(name: &str, end: &str) -> Option<Stamp> {
     let text = name.strip_suffix(end)?;
-    // Reading numbers accepts more spellings than writing makes; only the written one is a name.
+    // Parsing accepts more spellings of a number than we write; only the written one is a name.
     Stamp::parse_sortable(text).filter(|stamp| stamp.sortable() == text)
 }
 
@@ -106,7 +107,7 @@ impl Keys {
         &self.prefix
     }
 
-    /// Returns the folders in which only we write.
+    /// Returns the folders in which only hearthfs writes.
     pub(super) fn places(&self) -> [Path; 5] {
         [LOG, PACKS, BLOBS, CHECKPOINTS, PROBES].map(|place| self.prefix.clone().join(place))
     }

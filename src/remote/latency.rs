@@ -1,6 +1,6 @@
-//! Latency: how long the store takes to answer, by the kind of a request and by what it said.
+//! Latency: how long the store takes to answer, by kind of request and outcome.
 //!
-//! Owns the histograms, which are for people. Must never take part in a decision.
+//! Owns the histograms, which are for people. Must never influence a decision.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::verb::Verb;
 use crate::clock::Clock;
 use crate::metrics::{Distribution, Histogram};
 
-/// Kinds of answers that are told apart. A server that makes up statuses gets no more of them.
+/// The most outcomes that are counted separately. A server that invents statuses gets no more.
 const KINDS_MAX: usize = 64;
 
-/// What a request came to.
+/// The outcome of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RequestOutcome {
     /// An HTTP status.
@@ -25,12 +25,12 @@ pub(super) enum RequestOutcome {
     Failed,
     /// No answer came.
     Unanswered,
-    /// One of too many kinds.
+    /// Any outcome beyond the limit of kinds.
     Other,
 }
 
 impl RequestOutcome {
-    /// Returns what a request without HTTP came to; `None` is no answer in time.
+    /// Returns the outcome of a request without HTTP; `None` means no answer in time.
     pub(super) fn of<T, E>(done: Option<&Result<T, E>>) -> Self {
         match done {
             Some(Ok(_)) => Self::Done,
@@ -50,22 +50,22 @@ impl RequestOutcome {
     }
 }
 
-/// How long requests of one kind with one outcome took, from the request to the first byte of the answer; without HTTP to
-/// its end.
+/// How long requests of one kind with one outcome took, from the request to the first byte of the
+/// answer, or to its end without HTTP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestTimes {
     /// `put`, `get`, `list`, `delete` or `head`.
     pub kind: &'static str,
-    /// The HTTP status; `ok` or `error` without HTTP; `none` where no answer came.
+    /// The HTTP status; `ok` or `error` without HTTP; `none` if no answer came.
     pub status: String,
     /// How long they took.
     pub times: Distribution,
 }
 
-/// Measures it.
+/// Measures request times.
 #[derive(Debug)]
 pub(super) struct Latency {
-    /// Requests take real time, also where a test owns the time of the node.
+    /// Requests take real time, even if a test controls the time of the node.
     clock: Clock,
     by_kind: Mutex<BTreeMap<(Verb, RequestOutcome), Histogram>>,
 }
@@ -82,7 +82,7 @@ impl Latency {
         self.clock.mono()
     }
 
-    /// Notes what a request came to that began then.
+    /// Records the outcome of a request that began at `began`.
     pub(super) fn note(&self, verb: Verb, outcome: RequestOutcome, began: Duration) {
         let took = self.now().saturating_sub(began);
         let mut all = self.by_kind.lock();
@@ -114,7 +114,7 @@ mod tests {
         }
         latency.note(Verb::Put, RequestOutcome::Done, latency.now());
         let all = latency.read();
-        // "other" of both verbs is beside them.
+        // The "other" entries of both verbs come on top.
         assert_eq!(all.len(), KINDS_MAX + 2);
         let count = |status: &str| {
             let these = all.iter().filter(|one| one.status == status);

@@ -1,7 +1,7 @@
-//! Everything below the prefix, and taking some of it away.
+//! Lists and deletes what lies below the prefix.
 //!
-//! Owns what an object is by its name, and the deletion of objects. Must never delete what is not ours,
-//! nor an object that is not the one that was listed: the same key may have been written since.
+//! Owns the mapping from names to kinds of objects, and the deletion of objects. Must never delete what is
+//! not ours, or an object other than the one that was listed: the same key may have been written since.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -24,26 +24,26 @@ use crate::error::{Error, Kind, Result};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// Objects that are handed over together, and deleted by one request where the store can do so.
+/// Objects that are passed on together, and deleted with one request if the store can do that.
 const PAGE_OBJECTS: usize = 1000;
-/// How long the list of a whole prefix may take, with all that is done about it meanwhile.
+/// How long listing a whole prefix may take, including what the receiver does meanwhile.
 const SURVEY_TIME_MAX: Duration = Duration::from_hours(12);
-/// How often a page of a list is asked for that does not come, and the pause before each time.
+/// How often a page of a list is requested again, with a pause before each try.
 const PAGE_TRIES_MAX: u32 = 5;
 const PAGE_WAIT: Duration = Duration::from_millis(500);
-/// Lists may tell the time of an object in milliseconds, and headers tell it in seconds.
+/// Lists may report the time of an object in milliseconds, and headers report it in seconds.
 const SAME_MS: u64 = 1000;
-/// How long one of many deletions may take.
+/// How long each of many deletions may take.
 const DELETE_TIME_MAX: Duration = Duration::from_millis(100);
-/// Objects that are looked at again at once.
+/// Objects that are checked again concurrently.
 const HEADS_AT_ONCE: usize = 8;
-/// Objects that are looked at again before these are deleted: few, so that little time is in between.
+/// Objects that are checked again before they are deleted: few, so that little time passes in between.
 const LOOKED_AT_TOGETHER: usize = 64;
 
 /// What an object is, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// What says that the prefix is ours.
+    /// The object that marks the prefix as ours.
     Format,
     /// The newest commits.
     Head,
@@ -57,14 +57,14 @@ pub enum What {
     Checkpoint(Stamp),
     /// A bundle of commits.
     Bundle(BundleName),
-    /// What a node has written to learn the store's time.
+    /// An object that a node wrote to learn the store's time, or a claim.
     Probe,
     /// Not ours.
     Foreign,
 }
 
 impl What {
-    /// Tells what a key is in the store of a prefix.
+    /// Classifies a key in the store of a prefix.
     pub(super) fn at(key: &Path, prefix: &Path) -> Self {
         key.prefix_match(prefix).map_or(Self::Foreign, |parts| {
             let parts: Vec<_> = parts.collect();
@@ -72,7 +72,7 @@ impl What {
         })
     }
 
-    /// Tells what a key below the prefix is. Only the spelling that we write is ours.
+    /// Classifies a key below the prefix. Only the spelling that we write is ours.
     fn of<'a>(parts: impl Iterator<Item = &'a str>) -> Self {
         let parts: Vec<&str> = parts.take(4).collect();
         let known = match parts[..] {
@@ -103,7 +103,7 @@ impl What {
 pub struct Object {
     /// What it is.
     pub what: What,
-    /// Its bytes.
+    /// Its size in bytes.
     pub size: u64,
     /// When it was stored, in milliseconds since the Unix epoch by the store's clock.
     pub stored_ms: u64,
@@ -117,7 +117,7 @@ impl Object {
         Self { what, size: meta.size, stored_ms, key: meta.location }
     }
 
-    /// Reports whether another object may come under its key.
+    /// Reports whether another object may be written under its key.
     fn may_come_again(&self) -> bool {
         matches!(self.what, What::Blob(_) | What::Probe)
     }
@@ -127,14 +127,14 @@ fn stored_ms(meta: &ObjectMeta) -> u64 {
     meta.last_modified.timestamp_millis().max(0) as u64
 }
 
-/// A list that is under way.
+/// A list in progress.
 struct Listing<'a> {
     remote: &'a Remote,
     page: Vec<Object>,
-    /// What was listed last.
+    /// The last key that was listed.
     last: Option<Path>,
     pages: mpsc::Sender<Vec<Object>>,
-    /// The receiver takes no more pages, and knows why.
+    /// The receiver accepts no more pages, and knows why.
     over: bool,
 }
 
@@ -172,8 +172,8 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// Adds what lies below a prefix of a bucket, which lists in order of the keys: where a page does not come, it
-    /// goes on behind what it has.
+    /// Adds what lies below a prefix of a bucket. The bucket lists in order of the keys, so after a
+    /// page fails, the list continues after the last key.
     async fn add_bucket(
         &mut self,
         store: &dyn ObjectStore,
@@ -191,7 +191,7 @@ impl Listing<'_> {
                     if tries < PAGE_TRIES_MAX
                         && matches!(trouble.kind, Kind::Unavailable | Kind::TimedOut) =>
                 {
-                    tracing::debug!(error = %trouble, "a page of the list is asked for again");
+                    tracing::debug!(error = %trouble, "a page of the list is requested again");
                     tries = if self.last == had { tries + 1 } else { 1 };
                     clock::sleep(PAGE_WAIT).await;
                 }
@@ -200,7 +200,7 @@ impl Listing<'_> {
         }
     }
 
-    /// Adds what lies beside our places, as far as it can be had; fails with the first trouble.
+    /// Adds what lies beside our folders, as far as it can be listed; stops at the first failure.
     async fn add_foreign(
         &mut self,
         store: &dyn ObjectStore,
@@ -223,7 +223,7 @@ impl Listing<'_> {
 /// The outcome of deleting an object.
 #[derive(Debug)]
 pub enum Deleted {
-    /// It is not there any more.
+    /// It is no longer there.
     Gone,
     /// It was written again since it was listed, and stays.
     Young,
@@ -232,16 +232,16 @@ pub enum Deleted {
 }
 
 impl Remote {
-    /// Lists everything below the prefix, in no order, and hands it over a page at a time. Ends early when
-    /// the receiver takes no more pages. Returns why not all that is foreign was seen, if so.
+    /// Lists everything below the prefix, in no order, and passes it on page by page. Ends early when
+    /// the receiver accepts no more pages. If not all foreign objects were seen, returns the reason.
     ///
-    /// A shared directory may be the root of a disk, or hold what others keep from us: there our places have
-    /// to be seen whole, and what is foreign as far as it can be had.
+    /// A shared directory may be the root of a disk, or hold what we may not read. There our
+    /// folders must be seen whole, and foreign objects only as far as possible.
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses. What is
-    /// foreign and cannot be listed is no error: it is what the result says.
+    /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it
+    /// refuses. Foreign objects that cannot be listed are no error; the result reports them.
     pub async fn survey(&self, pages: mpsc::Sender<Vec<Object>>) -> Result<Option<String>> {
         self.ready(self.lane).await?;
         let inner = &self.inner;
@@ -270,7 +270,7 @@ impl Remote {
             .await
     }
 
-    /// Returns an object of the log, or a checkpoint or bundle, as a list has shown it.
+    /// Returns the object for a listed commit, checkpoint or bundle.
     pub fn object(&self, item: &LogItem) -> Option<Object> {
         let name = item.name.as_str();
         let (what, folder) = match keys::commit_stamp(name) {
@@ -288,10 +288,10 @@ impl Remote {
         })
     }
 
-    /// Deletes objects that are still as they were listed; returns the outcome of each, in their order.
+    /// Deletes objects that are still as they were listed; returns the outcomes in the same order.
     ///
-    /// In a shared directory an object that is written again at the same moment is kept. A bucket cannot
-    /// say "only if it is still the same": there a blob is looked at right before it is deleted.
+    /// In a shared directory an object that is written again at the same moment is kept. A bucket
+    /// has no conditional delete, so a blob is checked again right before it is deleted.
     ///
     /// # Errors
     ///
@@ -364,7 +364,7 @@ impl Remote {
             .collect()
     }
 
-    /// Looks once more at an object whose key may be written again; says if it is not to be deleted.
+    /// Checks an object again whose key may have been rewritten; returns the outcome if it must not be deleted.
     async fn look_again(&self, object: &Object) -> Option<Deleted> {
         if !object.may_come_again() {
             return None;
@@ -381,7 +381,7 @@ impl Remote {
         }
     }
 
-    /// Deletes keys, by as few requests as the store allows; returns those that are still there.
+    /// Deletes keys, with as few requests as the store allows; returns those that are still there.
     async fn drop_all(&self, keys: Vec<Path>) -> Result<HashSet<Path>> {
         let caller = &self.inner.caller;
         let (count, first) = (keys.len(), keys[0].clone());
@@ -418,8 +418,8 @@ impl Remote {
         self.inner.caller.deadline * 2 + DELETE_TIME_MAX * count as u32
     }
 
-    /// Removes from a shared directory what writers that died have left; returns how many. A bucket
-    /// shows no such thing.
+    /// Removes temporaries of writers that died from a shared directory; returns how many. A bucket
+    /// shows no temporaries.
     pub async fn sweep_temporaries(&self) -> usize {
         let Some(dir) = self.inner.caller.backend.dir().cloned() else { return 0 };
         let now_ms = self.now_ms();
@@ -434,9 +434,9 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A bucket cannot delete "only if it is the same still", so little is to come between look and deletion.
+    /// A bucket has no conditional delete, so little may happen between check and deletion.
     #[test]
-    fn few_are_looked_at_before_they_are_deleted() {
+    fn few_objects_are_checked_before_their_deletion() {
         let store = MemoryStore::new();
         let options = RemoteOptions::default();
         let remote = store.remote(&Faults::none(), &options, Clock::system(), NodeId(1));

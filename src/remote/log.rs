@@ -1,6 +1,6 @@
 //! The log: the commits of all nodes, by name.
 //!
-//! Owns listing them in bounded memory, and reading and writing one. Must never decide which of them count.
+//! Owns listing them in bounded memory, and reading and writing one. Must never decide which of them apply.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,13 +20,13 @@ use crate::clock;
 use crate::error::Result;
 use crate::stamp::Stamp;
 
-/// The most commits that one list of a bucket returns. Where so many or more come, more may follow the last.
+/// The most commits that one list of a bucket returns. If a list is this long, more may follow.
 pub const LOG_ITEMS_MAX: usize = 2000;
-/// The same of a shared directory. Each list of one reads the whole folder.
+/// The same for a shared directory, where each list reads the whole folder.
 const DIR_ITEMS_MAX: usize = 10 * LOG_ITEMS_MAX;
 /// How long a whole list may take, however many pages it has.
 const LIST_TIME_MAX: Duration = Duration::from_mins(2);
-/// Keys on one page of a list, for counting pages where the store has none.
+/// Keys on one page of a list. Used to count pages if the store has none.
 const PAGE_ITEMS: usize = 1000;
 
 /// One object of the log, or a checkpoint.
@@ -40,14 +40,14 @@ pub struct LogItem {
     pub stored_ms: u64,
 }
 
-/// What of a folder is listed.
+/// Which names of a folder to list.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     /// Names that come after this one.
     pub(super) after: Option<&'a str>,
-    /// Only the first ones.
+    /// At most so many, the first ones.
     pub(super) most: usize,
-    /// Names that have a stamp; all others are not ours.
+    /// Parses the stamp of a name; names without one are not ours.
     pub(super) stamp_of: fn(&str) -> Option<Stamp>,
 }
 
@@ -66,7 +66,7 @@ impl Remote {
         self.list_named(prefix, "list the log", wanted).await
     }
 
-    /// Lists the objects below `prefix` that are wanted, in the order of their names.
+    /// Lists the wanted objects below `prefix`, in the order of their names.
     pub(super) async fn list_named(
         &self,
         prefix: Path,
@@ -85,9 +85,9 @@ impl Remote {
                     Some(offset) => store.list_with_offset(Some(&prefix), offset),
                     None => store.list(Some(&prefix)),
                 };
-                // Stores may answer unsorted, may give what lies before the offset, and may say things twice. The
-                // first ones are kept whatever the order, in bounded memory. Where all that came was in order, what
-                // is wanted has come first.
+                // Stores may list unsorted, include names before the offset, and repeat names.
+                // Keeps the first names in bounded memory, whatever the order. If all names so far
+                // came in order, the wanted ones came first.
                 let (mut first, mut seen) = (BTreeMap::new(), 0);
                 let mut sorted = inner.caller.backend.dir().is_none();
                 loop {

@@ -1,7 +1,7 @@
-//! Making a store, and what is written into its format object later.
+//! Making a store, and later changes of its format object.
 //!
-//! Owns every write of the format object. Must never make a store where a node knows one, nor take anything out of
-//! an object that is there.
+//! Owns every write of the format object. Must never make a store if the node knows one, and never
+//! remove anything from an object that exists.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,10 +24,10 @@ use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::stamp::Stamp;
 
-/// How many objects are looked at before a place is made a store.
+/// How many objects are examined before a place becomes a store.
 const LOOKED_AT_MAX: usize = 1000;
-/// Where a store knows no conditions, two that make it at once both write; after this, both read what the later one
-/// wrote.
+/// If a store has no conditional writes, two nodes that make it at once both write. After this
+/// pause, both read what the later one wrote.
 const UNSURE_PAUSE: Duration = Duration::from_secs(2);
 
 /// The outcome of making a store.
@@ -35,9 +35,9 @@ const UNSURE_PAUSE: Duration = Duration::from_secs(2);
 pub struct MadeStore {
     /// Which store is there.
     pub store: StoreId,
-    /// It was made just now, and was not there before.
+    /// It was made just now.
     pub new: bool,
-    /// It had not been told before to take the place of the stores that were named.
+    /// The stores that it replaces were not all recorded before.
     pub told: bool,
 }
 
@@ -46,18 +46,18 @@ pub struct MadeStore {
 pub(super) enum Remains {
     /// Nothing of ours.
     Nothing,
-    /// Objects that nodes share: a store whose format object was deleted.
+    /// Shared objects: a store whose format object was deleted.
     Store,
 }
 
 impl Remote {
-    /// Reports whether this handle has made the store: there was none.
+    /// Reports whether this handle made the store.
     pub fn has_made(&self) -> bool {
         self.inner.made.load(Ordering::Relaxed)
     }
 
-    /// Makes the store, if there is none, and has it take the place of others: nodes that know one of these go on
-    /// with this one. Doing it again changes nothing.
+    /// Makes the store, if there is none, and lets it replace others: nodes that know one of these
+    /// move on to this one. Repeating it changes nothing.
     ///
     /// # Errors
     ///
@@ -91,8 +91,8 @@ impl Remote {
         Ok(MadeStore { store, new, told })
     }
 
-    /// Makes the store declare the expiry that this handle was opened with, and makes the store if it is
-    /// not there yet. Nodes that are mounted learn of it at their next check.
+    /// Makes the store declare the expiry that this handle was opened with, and makes the store if
+    /// it does not exist yet. Mounted nodes learn of it at their next check.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl Remote {
         let _one = self.inner.checking.lock().await;
         self.open_dir(true).await?;
         let Some(bytes) = self.read_format(Lane::Background).await? else {
-            // It is asked for by name, whatever lies there; foreign objects are said.
+            // The caller has named this place, whatever lies there; foreign objects are only reported.
             self.look_around(Lane::Background).await;
             self.make_format(Lane::Background).await?;
             return Ok(Declaration::Made);
@@ -135,8 +135,8 @@ impl Remote {
         listed.await
     }
 
-    /// Takes the store that is found for the known one, because its log proves that it is: where the format object
-    /// is gone it is put back as it was, and where it has another identity that counts from now on.
+    /// Accepts the found store as the known one, because its log proves that it is. A missing
+    /// format object is restored; if the store has another identity, the node adopts it.
     ///
     /// # Errors
     ///
@@ -185,8 +185,8 @@ impl Remote {
         Ok(())
     }
 
-    /// Makes the place a store and returns what its format object says then; when two nodes do it at once, that
-    /// is what the faster one wrote.
+    /// Makes the place a store and returns its format object. If two nodes do this at once, both
+    /// get the one that the first wrote.
     pub(super) async fn make_format(&self, lane: Lane) -> Result<Bytes> {
         let inner = &self.inner;
         let key = inner.keys.format();
@@ -208,8 +208,8 @@ impl Remote {
         Ok(bytes)
     }
 
-    /// Writes the format object, unless another node has. Returns whether the store has decided that; otherwise two
-    /// writers may both have written.
+    /// Writes the format object, unless another node has. Returns true if the store has decided
+    /// which writer won; otherwise two writers may both have written.
     async fn put_new(&self, lane: Lane, key: &Path, text: Bytes) -> Result<bool> {
         let bytes = text.len() as u64;
         let op = self.asking("write the format of");
@@ -219,7 +219,7 @@ impl Remote {
             let create = PutOptions::from(PutMode::Create);
             match store.put_opts(key, text.clone().into(), create).await {
                 Ok(_) => Ok(true),
-                // Some stores know no conditions, some file systems no hard links.
+                // Some stores have no conditional writes, some file systems no hard links.
                 Err(object_store::Error::NotImplemented { .. }) => {
                     store.put(key, text.into()).await?;
                     Ok(false)
@@ -232,7 +232,7 @@ impl Remote {
             }
         };
         match self.inner.caller.call(call, put).await {
-            // Another was faster, or the answer to our own was lost and the client has asked again.
+            // Another node was first, or the answer to our write was lost and the client retried.
             Err(error) if error.kind() == Kind::Exists => Ok(true),
             Ok(decided) => {
                 self.inner.caller.meter.up(bytes);
@@ -263,8 +263,7 @@ impl Remote {
         }
     }
 
-    /// Looks at what lies in a place that is about to be made a store, and says once that there are objects of
-    /// another node.
+    /// Examines a place that is about to become a store, and logs foreign objects once.
     pub(super) async fn look_around(&self, lane: Lane) -> Remains {
         let prefix = self.inner.keys.prefix();
         let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
@@ -275,14 +274,14 @@ impl Remote {
                 let key = meta?.location;
                 match What::at(&key, prefix) {
                     What::Foreign => drop(foreign.get_or_insert(key)),
-                    // The format object has come since it was looked for.
+                    // The format object has appeared since it was looked for.
                     What::Probe | What::Format | What::Head => {}
                     _ => remains = Remains::Store,
                 }
             }
             Ok((remains, foreign))
         });
-        // Whether a list works at all is tried later.
+        // Whether lists work at all is tested later.
         let Ok((remains, foreign)) = found.await else { return Remains::Nothing };
         if let Some(key) = foreign {
             self.say_foreign(&key);

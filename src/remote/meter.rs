@@ -1,8 +1,8 @@
-//! Counts of what we ask of the store.
+//! Counts of requests to the store.
 //!
-//! Owns the counters and where requests move them: for buckets at the HTTP client, so that pages of a
-//! list, parts of an upload and retries all count; for other stores at the operation. Must never fail
-//! a request.
+//! Owns the counters and the places that increment them. For buckets that is the HTTP client, so
+//! that pages of a list, parts of an upload and retries all count; for other stores it is the
+//! operation. Must never fail a request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use super::latency::{Latency, RequestOutcome};
 use super::throttle::Answers;
 use super::verb::Verb;
 
-/// How often each request was made since start, and how many bytes of objects were moved.
+/// The number of requests of each kind since start, and the bytes of objects moved.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Requests {
     /// Objects and parts written, uploads begun and completed.
@@ -29,13 +29,13 @@ pub struct Requests {
     pub lists: u64,
     /// Deletes, aborted uploads included.
     pub deletes: u64,
-    /// Questions whether an object is there.
+    /// Checks whether an object is there.
     pub heads: u64,
-    /// Bytes of objects that the store has acknowledged, as compressed; of large ones part by part.
+    /// Bytes of objects that the store has acknowledged, compressed; large objects count part by part.
     pub bytes_up: u64,
-    /// Bytes of objects received, as compressed.
+    /// Bytes of objects received, compressed.
     pub bytes_down: u64,
-    /// Operations that failed, misses not counted.
+    /// Operations that failed, except misses.
     pub errors: u64,
 }
 
@@ -59,22 +59,22 @@ pub(super) struct Meter {
     errors: AtomicU64,
     pub(super) answers: Arc<Answers>,
     pub(super) latency: Latency,
-    /// What the clock of the last server that answered has shown, in milliseconds since the Unix epoch; 0 for nothing new.
+    /// The clock of the last server that answered, in milliseconds since the Unix epoch; 0 if already taken.
     date_ms: AtomicU64,
-    /// The same, kept.
+    /// The same, never reset.
     last_date_ms: AtomicU64,
-    /// The region in which the bucket is, as the first answer that names one says.
+    /// The region of the bucket, from the first answer that names one.
     region: OnceLock<String>,
 }
 
-/// The longest name of a region that is taken over.
+/// The longest name of a region that is stored.
 const REGION_BYTES_MAX: usize = 64;
-/// Headers of requests that replace an object on the condition that it is a certain one. That this is refused says nothing of how
-/// much the store takes.
+/// Headers of a request that replaces one certain version of an object. Its refusal says nothing
+/// about how much load the store accepts.
 const REPLACES: [&str; 2] = ["if-match", "x-goog-if-generation-match"];
 
 impl Meter {
-    /// Returns what the clock of the last server that answered has shown, once.
+    /// Returns the clock of the last server that answered, once for each answer.
     pub(super) fn take_date_ms(&self) -> Option<u64> {
         match self.date_ms.swap(0, Ordering::Relaxed) {
             0 => None,
@@ -82,7 +82,7 @@ impl Meter {
         }
     }
 
-    /// Notes what a header `Date` says.
+    /// Records the header `Date`.
     fn note_date(&self, date: &str) {
         if let Ok(date) = chrono::DateTime::parse_from_rfc2822(date) {
             let date_ms = date.timestamp_millis().max(0) as u64;
@@ -91,24 +91,24 @@ impl Meter {
         }
     }
 
-    /// Returns what the clock of the last server that answered has shown.
+    /// Returns the clock of the last server that answered.
     pub(super) fn last_date_ms(&self) -> Option<u64> {
         Some(self.last_date_ms.load(Ordering::Relaxed)).filter(|ms| *ms > 0)
     }
 
-    /// Notes in which region an answer says that the bucket is.
+    /// Records the region of the bucket that an answer names.
     fn note_region(&self, region: &str) {
         let is_name = |c: u8| c.is_ascii_alphanumeric() || c == b'-';
         if self.region.get().is_none()
             && (1..=REGION_BYTES_MAX).contains(&region.len())
             && region.bytes().all(is_name)
         {
-            // Another answer may have been faster, and says the same.
+            // Another answer may have been first; it names the same region.
             self.region.set(region.to_owned()).ok();
         }
     }
 
-    /// Returns in which region the bucket is, if an answer has named one.
+    /// Returns the region of the bucket, if an answer has named one.
     pub(super) fn region(&self) -> Option<String> {
         self.region.get().cloned()
     }
@@ -151,11 +151,11 @@ impl Meter {
     }
 }
 
-/// Makes HTTP clients that count what goes through them.
+/// Makes HTTP clients that count their requests.
 #[derive(Debug)]
 pub(super) struct MeteredConnector {
     pub(super) meter: Arc<Meter>,
-    /// Requests carry no signature, so the absence of one does not tell them from metadata requests.
+    /// Requests carry no signature, so a missing signature does not identify metadata requests.
     pub(super) anonymous: bool,
 }
 
@@ -178,8 +178,8 @@ struct Metered {
 impl HttpService for Metered {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         let query = request.uri().query().unwrap_or("");
-        // Instance metadata and token services are asked by the same client, without a signature. Azure
-        // takes one in the query, too.
+        // The same client also queries instance metadata and token services, without a signature.
+        // Azure may put the signature into the query.
         let signed = request.headers().contains_key("authorization") || has(query, "sig");
         if !self.anonymous && !signed {
             return self.inner.execute(request).await;
@@ -196,7 +196,7 @@ impl HttpService for Metered {
         if !(replaces && verb == Verb::Put) {
             self.meter.answers.note(status);
         }
-        // An error may come from a proxy.
+        // An error may come from a proxy, so its date is ignored.
         let date = answer.headers().get("date").filter(|_| answer.status().is_success());
         if let Some(date) = date.and_then(|date| date.to_str().ok()) {
             self.meter.note_date(date);
@@ -221,7 +221,7 @@ fn verb_of(method: &str, query: &str) -> Verb {
     }
 }
 
-/// Reports whether a query has that name, with or without a value.
+/// Reports whether a query has this parameter, with or without a value.
 fn has(query: &str, name: &str) -> bool {
     query.split('&').any(|part| part.split('=').next() == Some(name))
 }

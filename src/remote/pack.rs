@@ -1,15 +1,15 @@
 //! Packs: many small blobs in one object.
 //!
-//! Owns the format of a pack, which describes itself:
+//! Owns the format of a pack, which is self-describing:
 //!
 //! ```text
 //! "HFPACK\r\n" | version u16 | frames back to back | index | members u32 | checksum 32 | "\r\nKCAPFH"
 //! index: per member, in the order of the frames: digest 32 | length u32 | raw size u32
 //! ```
 //!
-//! Numbers are little-endian. The checksum is BLAKE3 over everything but the frames and what follows
-//! it; each frame is checked by its digest, so that damage to one blob costs only that blob. Must never
-//! be trusted beyond that: a reader checks every length before it follows it.
+//! Numbers are little-endian. The checksum is BLAKE3 over everything except the frames and what
+//! follows it. Each frame is checked by its digest, so damage to one blob costs only that blob. A
+//! pack must never be trusted further: a reader checks every length before using it.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ pub struct PackMember {
     pub size: u32,
 }
 
-/// Puts a pack together in memory.
+/// Builds a pack in memory.
 pub struct PackBuilder {
     bytes: Vec<u8>,
     members: Vec<PackMember>,
@@ -79,10 +79,10 @@ impl PackBuilder {
         }
     }
 
-    /// Adds a blob; returns the offset and length of its frame. A blob that is there already is not
-    /// added again. `None` when it does not fit: the pack is full, or the blob too large for any.
+    /// Adds a blob; returns the offset and length of its frame. A blob that is already there is not added
+    /// again. Returns `None` if it does not fit: the pack is full, or the blob too large for any pack.
     ///
-    /// The caller vouches that `raw` has the digest.
+    /// The caller guarantees that `raw` has the digest.
     pub fn add(&mut self, digest: &Digest, raw: &[u8]) -> Option<(u64, u32)> {
         if let Some(at) = self.known.get(digest) {
             let member = &self.members[*at];
@@ -115,7 +115,7 @@ impl PackBuilder {
         self.members.is_empty()
     }
 
-    /// Returns the bytes of the finished pack so far.
+    /// Returns the size that the finished pack would have now.
     pub fn bytes(&self) -> u64 {
         (self.bytes.len() + self.members.len() * MEMBER_BYTES + TAIL_BYTES) as u64
     }
@@ -145,7 +145,7 @@ pub struct PackReader<'a> {
 }
 
 impl<'a> PackReader<'a> {
-    /// Reads the index of a pack, checking all but the blobs.
+    /// Reads the index of a pack, checking everything except the blobs.
     ///
     /// # Errors
     ///
@@ -169,7 +169,8 @@ impl<'a> PackReader<'a> {
         if checksum(&bytes[..HEAD_BYTES], &rest[index_at..]) != sum {
             return Err(damaged("the checksum of its index differs"));
         }
-        // After the checksum: a newer version keeps the ends as they are, and damage is no version.
+        // Checked after the checksum: a newer version keeps both ends as they are, and damage must
+        // not look like a version.
         let version = u16::from_le_bytes([bytes[MAGIC.len()], bytes[MAGIC.len() + 1]]);
         if version != VERSION {
             let op = format!("pack has the newer format {version}, this version knows {VERSION}");

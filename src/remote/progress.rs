@@ -1,7 +1,7 @@
-//! Progress: that bytes move, for callers that wait as long as they do.
+//! Progress: lets callers wait as long as bytes move.
 //!
-//! Owns the one meaning of a deadline: it counts from the last bytes that moved. Must never count anything
-//! but bytes: a request that is only made again is no progress.
+//! Owns the one meaning of a deadline: it counts from the last bytes that moved. Must never count
+//! anything but bytes: a retry is no progress.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ impl Progress {
         *self.0.borrow()
     }
 
-    /// Runs `work` until nothing has moved for `limit`; `None` if that came first and `work` was dropped.
+    /// Runs `work` until nothing has moved for `limit`; then drops `work` and returns `None`.
     pub async fn within<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
         let mut moved = self.0.subscribe();
         let mut work = std::pin::pin!(work);
@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// Runs `work`, which moves what `other` tells of, and notes that here, too.
+    /// Runs `work`, and records progress of `other` here, too.
     pub async fn follow<T>(&self, other: &Self, work: impl Future<Output = T>) -> T {
         let mut moved = other.0.subscribe();
         let mut work = std::pin::pin!(work);

@@ -39,17 +39,17 @@ use crate::error::{Error, Kind, Result};
 use crate::stamp::NodeId;
 use crate::task;
 
-/// Memory that uploads of blobs take together, in MiB.
+/// Memory that all uploads of blobs may use together, in MiB.
 pub(super) const UPLOAD_MIB_MAX: u32 = 128;
 /// Bytes of a file that are read at once.
 const FILE_CHUNK_BYTES: usize = 1 << 20;
 
-/// A remote. Cheap to clone; clones share everything, the limits above all.
+/// A remote. Cheap to clone; clones share everything, including the limits.
 #[derive(Debug, Clone)]
 pub struct Remote {
     pub(super) inner: Arc<Inner>,
     pub(super) lane: Lane,
-    /// Told when bytes of this handle's requests move.
+    /// Notified when bytes of this handle's requests move.
     progress: Option<Progress>,
 }
 
@@ -64,27 +64,27 @@ pub(super) struct Inner {
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
     pub(super) checked: AtomicBool,
-    /// Which store it is, and which one the node knows.
+    /// The identity of the store, and the one that the node knows.
     pub(super) identity: Identity,
-    /// Woken when it has been.
+    /// Notified when the check is done.
     pub(super) check_done: Notify,
     pub(super) checking: tokio::sync::Mutex<()>,
-    /// A refusal, and until when it is not asked again.
+    /// A cached refusal of the check, and until when it stays valid.
     pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
-    /// There was no store, and this handle has made it.
+    /// This handle has made the store.
     pub(super) made: AtomicBool,
     pub(super) time: Arc<StoreTime>,
     pub(super) expiry: Agreement,
 }
 
 impl Remote {
-    /// Makes the handle, without asking the store anything.
+    /// Makes the handle without a request to the store.
     ///
     /// # Errors
     ///
-    /// `Invalid` for what cannot work whatever the store says: endpoint, profile, certificates.
+    /// `Invalid` for a setting that can never work: endpoint, profile, certificates.
     pub fn open(
         url: &RemoteUrl,
         options: &RemoteOptions,
@@ -160,12 +160,12 @@ impl Remote {
         self.inner.caller.throttle.read()
     }
 
-    /// Begins the wait after an error, if the store throttled that request.
+    /// Starts measuring the wait after an error, if the store throttled that request.
     pub fn wait_after(&self, error: &Error) -> Option<Wait> {
         is_throttled(error).then(|| self.begin_wait())
     }
 
-    /// Begins a wait because the store throttled a request.
+    /// Starts measuring a wait because the store throttled a request.
     pub fn begin_wait(&self) -> Wait {
         Wait::begin(self.inner.caller.throttle.clone())
     }
@@ -186,32 +186,32 @@ impl Remote {
         Ok(remote)
     }
 
-    /// Makes this remote, with all its clones, refuse every write, the store's format included.
+    /// Makes this remote, with all its clones, refuse every write, including that of the format object.
     #[must_use]
     pub fn read_only(self) -> Self {
         self.inner.read_only.store(true, Ordering::Relaxed);
         self
     }
 
-    /// Returns a handle for reads that no caller waits for: they leave the reserve to others, and are let
-    /// through to a store that is down. Writes always are so.
+    /// Returns a handle for reads that no program waits for: they leave the reserve to others, and
+    /// may be sent to a store that is down. Writes always behave this way.
     #[must_use]
     pub fn background(&self) -> Self {
         Self { lane: Lane::Background, ..self.clone() }
     }
 
-    /// Returns a handle that tells when bytes of its requests move.
+    /// Returns a handle that reports to `progress` when bytes of its requests move.
     #[must_use]
     pub fn telling(&self, progress: &Progress) -> Self {
         Self { progress: Some(progress.clone()), ..self.clone() }
     }
 
-    /// Returns how long a request may take from the last bytes that moved.
+    /// Returns how long a request may take after the last bytes that moved.
     pub fn deadline(&self) -> Duration {
         self.inner.caller.deadline
     }
 
-    /// Returns when a store that did not answer does so again.
+    /// Completes when a store that did not answer does so again.
     pub fn recovered(&self) -> impl Future<Output = ()> + '_ {
         self.inner.caller.gate.recovered().notified()
     }
@@ -229,17 +229,17 @@ impl Remote {
         }
     }
 
-    /// Returns how often the store was asked.
+    /// Returns how many requests were made.
     pub fn requests(&self) -> Requests {
         self.inner.caller.meter.read()
     }
 
-    /// Tells how long the store took to answer, by kind and outcome.
+    /// Returns how long the store took to answer, by kind and outcome.
     pub fn request_times(&self) -> Vec<super::RequestTimes> {
         self.inner.caller.meter.latency.read()
     }
 
-    /// Reports whether objects were seen that are not ours.
+    /// Reports whether foreign objects were seen.
     pub fn has_foreign(&self) -> bool {
         self.inner.foreign_said.load(Ordering::Relaxed)
     }
@@ -249,35 +249,35 @@ impl Remote {
         self.inner.expiry.declared()
     }
 
-    /// Returns how long entries live by what this handle was opened with, `None` for ever.
+    /// Returns the expiry that this handle was opened with, `None` for ever.
     pub fn own_expiry(&self) -> Option<Duration> {
         self.inner.expiry.own()
     }
 
-    /// Returns how long entries live, `None` for ever: the shorter of what this node is configured with
-    /// and what the store declares. It moves when a store is reached that could not be at first.
+    /// Returns how long entries live, `None` for ever: the shorter of what this node is configured
+    /// with and what the store declares. Changes when a store that was down at first is reached.
     pub fn effective_expiry(&self) -> Option<Duration> {
         self.inner.expiry.effective()
     }
 
-    /// Returns for how long what is known has to be kept for others, `None` for ever: what the store
+    /// Returns for how long records must be kept for other nodes, `None` for ever: what the store
     /// declares, however short this node's own expiry is.
     pub fn kept_expiry(&self) -> Option<Duration> {
         self.inner.expiry.kept()
     }
 
-    /// Returns what the store declares, as far as this run or an earlier one has heard.
+    /// Returns what the store declares, as far as this run or an earlier one knows.
     pub fn known_expiry(&self) -> Declared {
         self.inner.expiry.known()
     }
 
-    /// Takes what [`Remote::known_expiry`] was in an earlier run, for as long as this one has not asked.
+    /// Sets the [`Remote::known_expiry`] of an earlier run, which applies until this run has asked.
     pub fn assume_expiry(&self, declared: Declared) {
         self.inner.expiry.assume(declared);
     }
 
-    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it. Our own clock
-    /// may be set meanwhile; once the store's time was learned, that makes no difference.
+    /// Returns the wall time in milliseconds since the Unix epoch as the store sees it. Once the
+    /// store's time was learned, setting our own clock makes no difference.
     pub fn now_ms(&self) -> u64 {
         self.inner.time.now_ms()
     }
@@ -287,7 +287,7 @@ impl Remote {
         self.inner.time.ahead_ms()
     }
 
-    /// Takes what [`Remote::ahead_ms`] was in an earlier run, for as long as this one has not asked.
+    /// Sets the [`Remote::ahead_ms`] of an earlier run, which applies until this run has asked.
     pub fn assume_ahead(&self, ahead_ms: i64) {
         self.inner.time.assume(ahead_ms);
     }
@@ -373,7 +373,7 @@ impl Remote {
                 if let Some(GetRange::Bounded(wanted)) = range
                     && got.range != wanted
                 {
-                    // Asking beyond the end is answered with what there is.
+                    // A request beyond the end returns what there is.
                     let text = format!("{length} of {} bytes are there", wanted.end - wanted.start);
                     return Err(Trouble::corrupt(text).into());
                 }
@@ -393,7 +393,7 @@ impl Remote {
         self.write_now(key, bytes, most).await
     }
 
-    /// Writes, once the store has been checked.
+    /// Writes an object. The caller has checked the store.
     pub(super) async fn write_now(&self, key: Path, bytes: Bytes, most: u64) -> Result<()> {
         let size = bytes.len() as u64;
         if size > most {
@@ -414,7 +414,7 @@ impl Remote {
     }
 }
 
-/// Reads a body of `length` bytes, and tells as it comes.
+/// Reads a body of `length` bytes, and reports progress.
 async fn body_of(
     got: GetResult,
     length: usize,
@@ -445,7 +445,7 @@ async fn body_of(
     Ok(if joined.is_empty() { body } else { joined.freeze() })
 }
 
-/// Reads from a file of a shared directory, less if it ends before, and tells as it comes.
+/// Reads from a file of a shared directory, less if the file ends early, and reports progress.
 fn read_file(file: &File, at: u64, length: usize, progress: &Progress) -> std::io::Result<Bytes> {
     let mut bytes = vec![0; length];
     let mut done = 0;

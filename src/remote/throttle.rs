@@ -1,7 +1,7 @@
-//! Throttling: answers that say "too much at once", and the waits that follow from them.
+//! Throttling: answers that say "too many requests", and the waits that follow.
 //!
-//! Owns the figures, which are for people and for what can wait: reading ahead, and the pace of the log. Must never decide about
-//! one request.
+//! Owns the figures. They are for people and for work that can wait: reading ahead, and the pace of
+//! the log. Must never decide about a single request.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use super::trouble::{THROTTLED, Trouble};
 use crate::clock::Clock;
 use crate::error::Error;
 
-/// For so long after such an answer the store counts as one that throttles.
+/// For how long after such an answer the store counts as throttling.
 const THROTTLED_FOR: Duration = Duration::from_secs(10);
 
 /// How much the store throttles.
@@ -21,17 +21,17 @@ const THROTTLED_FOR: Duration = Duration::from_secs(10);
 pub struct Throttling {
     /// Answers so far, by [`THROTTLED`].
     pub answers: [u64; THROTTLED.len()],
-    /// What was waited because of them, summed over all requests that waited.
+    /// The time waited because of them, summed over all requests that waited.
     pub waited: Duration,
     /// The last such answer came within the last ten seconds, or a request still waits because of one.
     pub now: bool,
 }
 
-/// Counts answers, and measures waits.
+/// Counts throttling answers, and measures the waits.
 #[derive(Debug)]
 pub(super) struct Throttle {
     clock: Clock,
-    /// Counted where requests are, for buckets in the HTTP client with those that it repeats itself.
+    /// Incremented where requests are made; for buckets in the HTTP client, so that its own retries count.
     answers: Arc<Answers>,
     last: Mutex<Option<Duration>>,
     waited_ms: AtomicU64,
@@ -61,7 +61,7 @@ impl Throttle {
         Self { clock, answers, last: Mutex::new(None), waited_ms, waiting }
     }
 
-    /// Counts the outcome of a request; `counted` when the HTTP client has done so.
+    /// Counts the outcome of a request; `counted` if the HTTP client already has.
     pub(super) fn note(&self, trouble: &Trouble, counted: bool) {
         let Some(status) = trouble.status().filter(|status| THROTTLED.contains(status)) else {
             return;
@@ -80,7 +80,7 @@ impl Throttle {
     }
 }
 
-/// A wait because of throttling; it is measured until this is dropped.
+/// A wait because of throttling, measured until it is dropped.
 #[derive(Debug)]
 pub struct Wait {
     throttle: Arc<Throttle>,
@@ -88,7 +88,7 @@ pub struct Wait {
 }
 
 impl Wait {
-    /// Begins one.
+    /// Starts a wait.
     pub(super) fn begin(throttle: Arc<Throttle>) -> Self {
         throttle.waiting.fetch_add(1, Ordering::Relaxed);
         let began = throttle.clock.mono();

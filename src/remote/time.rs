@@ -1,7 +1,7 @@
 //! The store's time: what its clock shows, whatever ours does.
 //!
-//! Owns the difference between the clocks. All ages are in the store's time, so a node whose clock is hours
-//! off, or is set while it runs, must never take an entry for older or younger than it is.
+//! Owns the difference between the clocks. All ages are in the store's time. A node whose clock is
+//! hours off, or is set while it runs, must never misjudge the age of an entry.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 
-/// Differences of the clocks below this are noise: stores tell time in whole seconds.
+/// Smaller differences of the clocks are noise: stores report time in whole seconds.
 const NOISE_MS: i64 = 2000;
-/// The time in the head of an answer may be that of a proxy, whose clock is another. Below this it says nothing.
+/// The date header of an answer may come from a proxy with another clock. Differences below this are ignored.
 const DATE_NOISE_MS: u64 = 60_000;
-/// So far such times move ours in one run, all together.
+/// How far date headers may move our time in one run, all together.
 const DATES_MOVE_MAX_MS: u64 = 24 * 3_600_000;
-/// How long what was learned is relied on while there is something to learn from.
+/// How long a learned time is used before it is learned again.
 const LEARN_EVERY: Duration = Duration::from_hours(1);
 
 /// The store's time, as far as it is known.
@@ -27,17 +27,17 @@ pub(super) struct StoreTime {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What the store's clock was ahead of our wall clock when an earlier run learned it.
+    /// How far the store's clock was ahead of our wall clock when an earlier run learned it.
     ahead_ms: i64,
-    /// A time of the store's, and when that was by our monotonic clock, which cannot be set.
+    /// A time of the store, and the moment of it by our monotonic clock, which cannot be set.
     base: Option<(u64, Duration)>,
-    /// When it was learned last from something that was written.
+    /// When the time was last learned from a write.
     learned: Option<Duration>,
-    /// How much later the time was since, by the heads of answers; 0 for nothing to be looked at.
+    /// How much later a date header has shown the time to be since then; 0 if there is nothing to check.
     doubt_ms: u64,
-    /// So much later that was when it proved wrong.
+    /// The `doubt_ms` that a later check refuted.
     dismissed_ms: u64,
-    /// How far the heads of answers have moved it.
+    /// How far date headers have moved the time.
     dated_ms: u64,
 }
 
@@ -63,12 +63,12 @@ impl StoreTime {
         (self.now_ms() as i64).saturating_sub(self.clock.wall_ms() as i64)
     }
 
-    /// Takes what an earlier run has learned, if this one has not learned better yet.
+    /// Sets what an earlier run learned, unless this run has learned better.
     pub(super) fn assume(&self, ahead_ms: i64) {
         self.state.lock().ahead_ms = ahead_ms;
     }
 
-    /// Takes our clock for right.
+    /// Trusts our clock.
     #[cfg(any(test, feature = "test-util"))]
     pub(super) fn trust_clock(&self) {
         let mono = self.clock.mono();
@@ -76,22 +76,21 @@ impl StoreTime {
         (state.base, state.learned) = (Some((self.clock.wall_ms(), mono)), Some(mono));
     }
 
-    /// Reports whether this run has learned it, and nothing has shown another since.
+    /// Reports whether this run has learned the time, and no date header has contradicted it since.
     pub(super) fn is_learned(&self) -> bool {
         let state = self.state.lock();
         state.learned.is_some() && state.doubt_ms == 0
     }
 
-    /// Reports whether it should be learned once more.
+    /// Reports whether the time should be learned again.
     pub(super) fn is_old(&self) -> bool {
         let now = self.clock.mono();
         let state = self.state.lock();
         state.doubt_ms > 0 || state.learned.is_none_or(|at| now.saturating_sub(at) >= LEARN_EVERY)
     }
 
-    /// Learns from something that the store says it took at `stored_ms`, and that was sent at `before` and
-    /// known to be taken at `after`, by the monotonic clock. Returns how far the time was off; 0 when that
-    /// may be noise.
+    /// Learns the time from a write that the store dates at `stored_ms`, sent at `before` and acknowledged
+    /// by `after`, by the monotonic clock. Returns how far our estimate was off; 0 if that may be noise.
     pub(super) fn learn(&self, before: Duration, after: Duration, stored_ms: i64) -> i64 {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
@@ -110,22 +109,23 @@ impl StoreTime {
         off
     }
 
-    /// Learns that the store's clock has shown `stored_ms`: so late it is at least. That is all that a node has to go
-    /// by which writes nothing. A node that has learned better needs it too: a virtual machine may be stopped without its
-    /// monotonic clock counting that.
+    /// Learns that the store's clock has shown `stored_ms`, which is a lower bound. A node that
+    /// writes nothing learns only this. A node that has learned better needs it too: a virtual
+    /// machine may be paused without its monotonic clock advancing.
     pub(super) fn note_taken(&self, stored_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
         let now_ms = self.at(&state, mono);
         if stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
             state.base = Some((stored_ms, mono));
-            // So much of a doubt is settled.
+            // This much of the doubt is settled.
             state.doubt_ms = state.doubt_ms.saturating_sub(stored_ms.saturating_sub(now_ms));
         }
     }
 
-    /// Takes in what the head of an answer shows. A node that has learned the time learns it anew before its next
-    /// write. One that writes nothing has nothing better, but for what the store has taken.
+    /// Takes the date header of an answer into account. A node that has learned the time learns it
+    /// again before its next write. A node that writes nothing has no better source except the
+    /// times of stored objects.
     pub(super) fn note_date(&self, date_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
@@ -135,7 +135,7 @@ impl StoreTime {
         }
         let later_ms = date_ms - now_ms;
         if state.learned.is_some() {
-            // A proxy whose clock is wrong must not make us look each time.
+            // A proxy with a wrong clock must not cause a check each time.
             if later_ms > state.dismissed_ms.saturating_add(DATE_NOISE_MS) {
                 state.doubt_ms = later_ms;
             }
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_our_clock_does_not_count_is_made_good() {
+    fn a_pause_that_our_clock_misses_is_corrected() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.clone());
         time.learn(ms(50_000), ms(50_000), 50_000);
@@ -208,10 +208,10 @@ mod tests {
     }
 
     #[test]
-    fn the_date_of_an_answer_is_no_proof() {
+    fn date_headers_are_no_proof() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.clone());
-        // A node that writes nothing has nothing better, and it may be that of a proxy.
+        // A node that writes nothing has no better source, and the date may be that of a proxy.
         time.note_date(50_000 + 3_600_000);
         assert_eq!(time.now_ms(), 50_000 + 3_600_000);
         for _ in 0..3 {
@@ -220,7 +220,7 @@ mod tests {
         }
         time.note_taken(50_000 + 2 * DAY_MS);
         assert_eq!(time.now_ms(), 50_000 + 2 * DAY_MS, "that is the store's own word");
-        // A node that writes looks anew.
+        // A node that writes learns the time again.
         time.learn(ms(50_000), ms(50_000), 50_000);
         assert!(!time.is_old());
         time.note_date(50_000 + 3_600_000);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_run_has_learned_holds_until_this_one_has() {
+    fn the_time_of_an_earlier_run_holds_until_this_one_learns() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.skewed(-3_600_000 + 10_000_000));
         time.assume(3_600_000 - 10_000_000);

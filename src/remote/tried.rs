@@ -1,20 +1,20 @@
-//! What trying a store has shown.
+//! The results of trying a store.
 
 use parking_lot::Mutex;
 
-/// What a store was seen to do, of that without which hearthfs manages.
+/// Abilities of a store that hearthfs can do without.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreAbilities {
-    /// It refuses to make an object that is there already, so that one of two writers wins; `None` when it
-    /// was too busy to say.
+    /// It refuses to create an object that already exists, so that one of two writers wins; `None`
+    /// if it was too busy to tell.
     pub create_if_absent: Option<bool>,
-    /// It lets us delete.
+    /// It allows deletes.
     pub delete: bool,
-    /// A list shows an object that was put just before.
+    /// A list shows an object right after its write.
     pub list_at_once: bool,
 }
 
-/// What is known of a store.
+/// What is known about a store.
 #[derive(Debug, Default)]
 pub(super) struct Tried {
     pub(super) abilities: Mutex<Option<StoreAbilities>>,

@@ -1,7 +1,7 @@
-//! What a store's error means to us.
+//! Classifies the errors of a store.
 //!
-//! Owns the one mapping from the client library's errors to ours. Must never let a credential, the query of an
-//! address or a page of XML into a message.
+//! Owns the one mapping from the client library's errors to ours. Must never let a credential, the
+//! query of an address or a page of XML into a message.
 
 use std::error::Error as StdError;
 
@@ -10,14 +10,14 @@ use object_store::client::{HttpError, HttpErrorKind};
 
 use crate::error::{Error, Kind};
 
-/// The statuses of throttling: "too many requests", and "unavailable" with which S3 says "slow down".
+/// The statuses of throttling: "too many requests", and "unavailable", with which S3 says "slow down".
 pub const THROTTLED: [u16; 2] = [429, 503];
-/// The longest text that is taken over from a store.
+/// The longest text of a store that is copied into a message.
 const TEXT_BYTES_MAX: usize = 300;
 
-/// The words of S3, Google and Azure for a bucket that is not there.
+/// The error codes of S3, Google and Azure for a missing bucket.
 const MISSING_BUCKET: [&str; 3] = ["NoSuchBucket", "ContainerNotFound", "ContainerBeingDeleted"];
-/// Their words for credentials that are wrong or expired, with which nothing at all can be done.
+/// Their codes for wrong or expired credentials, with which no request works.
 const CREDENTIALS: [&str; 8] = [
     "ExpiredToken",
     "InvalidToken",
@@ -28,53 +28,54 @@ const CREDENTIALS: [&str; 8] = [
     "InvalidAuthenticationInfo",
     "NoAuthenticationInformation",
 ];
-/// Azure's sentence for the same, which may come with a word that also means other things.
+/// Azure's message for the same; it may come with a code that also means other things.
 const UNAUTHENTICATED: &str = "Server failed to authenticate the request";
-/// Their words for credentials that are not enough, where the status may be another than 403.
+/// Their codes for missing permissions, where the status may differ from 403.
 const NOT_ALLOWED: [&str; 2] = ["AccessDenied", "PublicAccessNotPermitted"];
 
-/// Azure's words for an upload whose parts are gone: it drops them when another upload of the same object
-/// ends. It is made again.
+/// Azure's codes for an upload whose parts are gone: Azure drops them when another upload of the
+/// same object ends. The upload is repeated.
 const PARTS_GONE: [&str; 2] = ["InvalidBlockList", "InvalidBlobOrBlock"];
-/// The words of S3 and Azure for a body that did not arrive, or not as it was sent. They come with 400, and say nothing
-/// of the body itself.
+/// The codes of S3 and Azure for a body that did not arrive, or not as it was sent. They come with
+/// 400, and say nothing about the body itself.
 const BODY_LOST: [&str; 5] =
     ["RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "Md5Mismatch"];
-/// How a failure to get credentials begins.
+/// The prefix of the message for a failure to get credentials.
 pub(super) const NO_CREDENTIALS: &str = "no credentials: ";
 
-/// What the library says of a range beyond the end of an object, when the store did not say it.
+/// The library's messages for a range beyond the end of an object, when the store did not report it.
 const BEYOND_THE_END: [&str; 2] = ["Requested range was invalid", "Wanted range starting at"];
 
-/// What a failure is due to, as far as something can be done about it.
+/// The cause of a failure, if something can be done about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
-    /// It is the bucket that is missing, and not an object in it.
+    /// The bucket is missing, rather than an object in it.
     MissingBucket,
-    /// There are no credentials, which the text explains.
+    /// There are no credentials; the message explains why.
     NoCredentials,
-    /// They are wrong or expired.
+    /// The credentials are wrong or expired.
     Credentials,
     /// Our clock is too wrong for a signature.
     Clock,
-    /// Too much was asked at once, or the same by two at the same time: it says nothing of other requests.
+    /// Too many requests at once, or two writers of the same object: it says nothing about other requests.
     Crowded,
     /// The store does not read parts of objects.
     NoRanges,
-    /// Nothing more is known.
+    /// No particular cause is known.
     Other,
 }
 
-/// What an error of the store asks of its receiver. This is the one place that says so.
+/// How the receiver has to treat an error of the store. This is the only place that decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The object is not there, or is not what it should be. It is the same for every node that asks.
+    /// The object is missing or damaged. Every node that asks gets the same answer.
     Proof,
-    /// It may be over soon: throttling, a fault of a server, a line that broke, no answer. It is waited out.
+    /// The failure may be over soon: throttling, a server error, a broken connection, no answer.
+    /// Wait and retry.
     Passing,
-    /// The store does not do this with this object, and waiting changes nothing: not allowed, too large, malformed.
+    /// The store refuses this request, and waiting changes nothing: not allowed, too large, malformed.
     Refused,
-    /// It says nothing of the store: our own disk, our own end.
+    /// The failure is ours and not the store's: our own disk, our own shutdown.
     Ours,
 }
 
@@ -95,14 +96,14 @@ impl Class {
     }
 }
 
-/// Of what a failure says that it cannot be had.
+/// What a failure shows to be unavailable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reach {
-    /// Of everything in the store, unless another request succeeded meanwhile.
+    /// Everything in the store, unless another request succeeded meanwhile.
     Store,
-    /// Of what was asked for. Others may fare better.
+    /// What was requested. Other requests may succeed.
     Request,
-    /// Of nothing: the store has answered.
+    /// Nothing: the store has answered.
     Nothing,
 }
 
@@ -112,15 +113,15 @@ pub(super) enum Reach {
 pub(super) struct Trouble {
     pub(super) kind: Kind,
     cause: Cause,
-    /// Nothing came back: there is no server, or none that answers.
+    /// Nothing came back: there is no server, or it does not answer.
     silent: bool,
-    /// With what status the store said so itself.
+    /// The status, if the store itself reported the failure.
     status: Option<u16>,
     text: String,
 }
 
 impl Trouble {
-    /// Returns of what it says that it cannot be had.
+    /// Returns what the failure shows to be unavailable.
     pub(super) fn reach(&self) -> Reach {
         match (self.kind, self.cause) {
             (Kind::TimedOut | Kind::Unavailable | Kind::Denied, _) if self.silent => Reach::Store,
@@ -133,17 +134,17 @@ impl Trouble {
         }
     }
 
-    /// Reports whether the store said so itself, rather than a line that broke.
+    /// Reports whether the store itself reported it, rather than the connection breaking.
     pub(super) fn is_answered(&self) -> bool {
         self.status.is_some()
     }
 
-    /// Returns with what status the store said so, if it did.
+    /// Returns the status, if the store itself reported the failure.
     pub(super) fn status(&self) -> Option<u16> {
         self.status
     }
 
-    /// Reports whether an error of a request says that too much was asked at once.
+    /// Reports whether an error of a request means throttling.
     pub(super) fn is_throttled(error: &Error) -> bool {
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -155,13 +156,13 @@ impl Trouble {
         false
     }
 
-    /// Returns what an error of a request is due to.
+    /// Returns the cause of an error of a request.
     pub(super) fn cause_of(error: &Error) -> Cause {
         let trouble = error.source().and_then(|source| source.downcast_ref::<Self>());
         trouble.map_or(Cause::Other, Self::cause)
     }
 
-    /// Returns what it is due to, where the store says more than its kind.
+    /// Returns the cause, if the store says more than the kind.
     pub(super) fn cause(&self) -> Cause {
         self.cause
     }
@@ -182,7 +183,7 @@ impl Trouble {
         Self::plain(Kind::Corrupt, text)
     }
 
-    /// A failure to decompress into a local file: damaged bytes, or trouble with our own disk.
+    /// A failure to decompress into a local file: damaged bytes, or a failure of our own disk.
     pub(super) fn of_writing(error: &std::io::Error) -> Self {
         let kind = match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Kind::NoSpace,
@@ -201,7 +202,7 @@ impl Trouble {
     pub(super) fn of(error: &StoreError) -> Self {
         let said = root_text(error);
         let status = status_in(&said);
-        // The service's own word for it, such as `NoSuchBucket`.
+        // The service's error code, such as `NoSuchBucket`.
         let code = between(&said, "<Code>", "</Code>");
         let cause = cause_of(error, &said, status, code);
         let kind = kind_of(error, status, code, cause);
@@ -248,7 +249,7 @@ fn kind_of(error: &StoreError, status: Option<u16>, code: Option<&str>, cause: C
         Some(code) if NOT_ALLOWED.contains(&code) => return Kind::Denied,
         Some("AuthorizationHeaderMalformed" | "PermanentRedirect") => return Kind::Invalid,
         Some(code) if BODY_LOST.contains(&code) => return Kind::Unavailable,
-        // An object that ends before the range that a commit names.
+        // The object ends before the range that a commit names.
         Some("InvalidRange") => return Kind::Corrupt,
         _ => {}
     }
@@ -278,7 +279,7 @@ fn kind_of_status(status: Option<u16>) -> Option<Kind> {
     })
 }
 
-/// Looks for a transport or system error below, of which the library makes a generic one.
+/// Finds a transport or system error among the causes, which the library reports as a generic error.
 fn kind_of_cause(error: &StoreError) -> Option<Kind> {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -306,7 +307,7 @@ fn kind_of_cause(error: &StoreError) -> Option<Kind> {
     None
 }
 
-/// Reports whether no server was reached: no connection came about, or no answer came.
+/// Reports whether no server was reached: no connection was established, or no answer came.
 fn is_silent(error: &StoreError) -> bool {
     let mut cause: Option<&(dyn StdError + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -334,8 +335,8 @@ fn root_text(error: &StoreError) -> String {
     cause.to_string()
 }
 
-/// Finds the status in the library's text for an answer that is not a success. Its type is private;
-/// the conformance tests hold this to what real servers make it say.
+/// Finds the status in the library's message for an unsuccessful answer. The library's type is
+/// private; the conformance tests check this against real servers.
 fn status_in(text: &str) -> Option<u16> {
     text.split_once("status code: ")?.1.get(..3)?.parse().ok()
 }
@@ -345,7 +346,7 @@ fn between<'a>(text: &'a str, start: &str, end: &str) -> Option<&'a str> {
     rest.split_once(end).map(|(inner, _)| inner)
 }
 
-/// Takes the user and the query out of every address in a text: signatures and keys stand there.
+/// Removes the user and the query from every address in a text: they may hold signatures and keys.
 fn redacted(text: &str) -> String {
     // A query can hold any other character.
     let ends = |c: char| c.is_whitespace() || matches!(c, '"' | '<' | '>');
@@ -364,7 +365,7 @@ fn redacted(text: &str) -> String {
         }
         if query.contains('=') {
             shown.push_str("?...");
-            // What closes the sentence around it.
+            // Punctuation that closes the sentence around the address.
             let kept = query.trim_end_matches([')', ',', '\'', ';', '.']).len();
             shown.push_str(&query[kept..]);
         } else if body.len() > path.len() {
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_answered_is_the_requests_own_trouble() {
+    fn answered_failures_concern_only_their_request() {
         let status = |text: &str| {
             Trouble::of(&generic(&format!("Server returned non-2xx status code: {text}"))).reach()
         };

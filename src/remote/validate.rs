@@ -1,7 +1,7 @@
 //! What must hold in a commit or a checkpoint for readers to rely on it.
 //!
-//! Owns the rules; both the writer and every reader apply them. Must never accept what could name a
-//! key or a path of its own choosing.
+//! Owns the rules; the writer and every reader apply them. Must never accept a value that could
+//! choose a key or a path outside our layout.
 
 use super::frame::FRAME_RAW_BYTES_MAX;
 use super::keys;
@@ -80,7 +80,7 @@ fn packed(offset: u64, length: u32, size: u64) -> std::result::Result<(), &'stat
     Ok(())
 }
 
-/// Checks a place, but for the names in it.
+/// Checks a location, except the names in it.
 pub(super) fn location(location: &Location) -> std::result::Result<(), &'static str> {
     match &location.site {
         Site::Pack { offset, length, .. } => packed(*offset, *length, location.size),
@@ -91,7 +91,7 @@ pub(super) fn location(location: &Location) -> std::result::Result<(), &'static 
     }
 }
 
-/// Checks what is known of a path.
+/// Checks a register.
 pub(super) fn register(
     path: &TreePath,
     register: &Register,

@@ -1,6 +1,6 @@
 //! The five verbs of a store.
 
-/// One request, as far as it is counted.
+/// The kind of a request, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Verb {
     Put,

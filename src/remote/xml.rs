@@ -1,7 +1,7 @@
-//! A small document of XML, with the place of everything in its text.
+//! A small XML document, with the position of every element in its text.
 //!
-//! Owns reading it and cutting pieces out of it or into it. Must never write anew what it has read: what
-//! belongs to others stays as it was, to the byte.
+//! Owns parsing it, and cutting and inserting pieces. Must never serialize again what it has
+//! parsed: what belongs to others stays the same, byte for byte.
 
 use std::ops::Range;
 
@@ -9,24 +9,24 @@ use quick_xml::Reader;
 use quick_xml::escape::{resolve_xml_entity, unescape};
 use quick_xml::events::{BytesStart, Event};
 
-/// How deep elements may lie in each other.
+/// How deep elements may be nested.
 const DEPTH_MAX: usize = 16;
 /// How many elements a document may have: a bucket has a thousand rules at most.
 const ELEMENTS_MAX: usize = 100_000;
 
-/// An element with what is in it.
+/// An element with its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Element {
-    /// Its name, without the prefix of a namespace.
+    /// Its name, without the namespace prefix.
     pub(super) name: String,
-    /// The prefix of its namespace with the colon, or nothing.
+    /// Its namespace prefix with the colon, or nothing.
     pub(super) prefix: String,
-    /// The text directly in it, without white space at its ends.
+    /// The text directly in it, trimmed.
     pub(super) text: String,
     pub(super) children: Vec<Element>,
-    /// All of it, in the text of the document.
+    /// Its range in the text of the document.
     pub(super) range: Range<usize>,
-    /// What lies between its tags; `None` when it is one tag that closes itself.
+    /// The range between its tags; `None` for a self-closing tag.
     inner: Option<Range<usize>>,
 }
 
@@ -41,16 +41,16 @@ impl Element {
         self.child(name).map(|child| child.text.as_str())
     }
 
-    /// Writes what it says in one form, whatever white space, comments and quoting it has.
+    /// Writes its content in a canonical form, independent of white space, comments and quoting.
     pub(super) fn canonical(&self) -> String {
         let children: String = self.children.iter().map(Element::canonical).collect();
         format!("<{}>{:?}{children}</>", self.name, self.text)
     }
 }
 
-/// Reads a document; the error says what is wrong with it.
+/// Parses a document; the error describes what is wrong with it.
 pub(super) fn parse(text: &str) -> Result<Element, String> {
-    // The reader passes over a mark of the byte order and does not count it.
+    // The reader skips a byte order mark and does not count it.
     let mark = text.len() - text.trim_start_matches('\u{feff}').len();
     let mut reader = Reader::from_str(&text[mark..]);
     let (mut open, mut root, mut count) = (Vec::<Element>::new(), None, 0);
@@ -74,7 +74,7 @@ pub(super) fn parse(text: &str) -> Result<Element, String> {
                 place(element(&tag, start..end, None)?, &mut open, &mut root);
             }
             Event::End(_) => {
-                // The reader has seen to it that the names match.
+                // The reader has checked that the names match.
                 let mut done = open.pop().ok_or("an end without a start")?;
                 done.range.end = end;
                 done.inner = done.inner.map(|inner| inner.start..start);
@@ -138,8 +138,8 @@ fn add_text(open: &mut [Element], text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Puts `new` into the root of a document in place of the children at `gone`, at the place of the first
-/// of them or else behind everything. All other bytes stay.
+/// Inserts `new` into the root of a document in place of the children at `gone`: at the place of
+/// the first of them, or else behind everything. All other bytes stay.
 pub(super) fn splice(text: &str, root: &Element, gone: &[Range<usize>], new: &str) -> String {
     let Some(inner) = &root.inner else {
         let tag = text[root.range.clone()].trim_end_matches('>').trim_end_matches('/');

@@ -1,9 +1,10 @@
 //! Circles inside a room: files that use each other, so that none of them can be read alone.
 //!
-//! The rule. A module and all modules below it are one *unit*: `ledger.rs` with `ledger/`. Of the units below one module, no
-//! two may use each other, directly or by way of others. What a module and the modules below it use of each other does not
-//! count: a module declares its children and names them to others, and methods of one type may stand in several files.
-//! A name that a module imports or re-exports is followed to the file that has it. Tests do not count. Arrows between rooms
+//! The rule. A module and all modules below it are one *unit*: `ledger.rs` with `ledger/`. Of the
+//! units below one module, no two may use each other, directly or through others. What a module and
+//! the modules below it use of each other does not count: a module declares its children and
+//! re-exports them, and methods of one type may be in several files. A name that a module imports
+//! or re-exports is followed to the file that defines it. Tests do not count. Arrows between rooms
 //! have a table of their own (`rules.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::paths::{Named, named};
 use crate::scan::words;
 
-/// The circles that are there, each by its units in order. This list may only shrink.
+/// The existing circles, each by its units in order. This list may only shrink.
 pub(crate) const KNOWN: &[&[&str]] = &[&["fs::figures", "fs::filesystem", "fs::opens"]];
 
 /// The most imports through which one name is followed.
@@ -19,10 +20,10 @@ const IMPORTS_MAX: usize = 8;
 
 type Modules = Vec<String>;
 
-/// One file, as far as its arrows go.
+/// The imports and paths of one file.
 struct File {
     named: Vec<Named>,
-    /// What its `use` lines bring in, by the name that they give it.
+    /// The names that its `use` lines import, with their paths.
     imports: BTreeMap<String, Vec<String>>,
 }
 
@@ -41,7 +42,7 @@ pub(crate) fn circles(sources: &[(String, String)]) -> Vec<Circle> {
         sources.iter().filter_map(|(path, text)| Some((modules(path)?, File::new(text)))).collect();
     let paths: BTreeMap<Modules, &str> =
         sources.iter().filter_map(|(path, _)| Some((modules(path)?, path.as_str()))).collect();
-    // From unit to unit below one module, with one place where it is written.
+    // From unit to unit below one module, with one place where the arrow is written.
     let mut arrows: BTreeMap<Modules, BTreeMap<(String, String), String>> = BTreeMap::new();
     for (from, file) in &files {
         for path in file.named.iter().filter(|path| !path.in_test) {
@@ -49,7 +50,7 @@ pub(crate) fn circles(sources: &[(String, String)]) -> Vec<Circle> {
                 continue;
             };
             let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
-            // The units below the root are the rooms. One that is above the other is its parent.
+            // The units below the root are the rooms. If one contains the other, it is its parent.
             if shared == 0 || shared == from.len() || shared == to.len() {
                 continue;
             }
@@ -90,7 +91,8 @@ fn modules(path: &str) -> Option<Modules> {
     Some(modules)
 }
 
-/// Returns the file that has what a path names; `None` for other crates and for what needs types to be understood.
+/// Returns the file that defines what a path names; `None` for other crates and for what can be
+/// resolved only with types.
 fn resolve(
     files: &BTreeMap<Modules, File>,
     from: &Modules,
@@ -120,7 +122,7 @@ fn resolve(
         rest = &rest[1..];
         went_down = true;
     }
-    // A path that begins with neither is one below this file, or of another crate, or a type.
+    // A path that begins with neither is below this file, in another crate, or a type.
     if begins_here && !went_down {
         return None;
     }

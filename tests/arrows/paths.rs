@@ -12,7 +12,7 @@ pub(crate) struct Named {
     pub(crate) in_test: bool,
     /// The name that `use` gives it in this file.
     pub(crate) import: Option<String>,
-    /// How many modules of the file itself stand around it.
+    /// How many inline modules of the file contain it.
     pub(crate) inline_modules: usize,
 }
 
@@ -66,7 +66,7 @@ impl Finder<'_> {
                 self.at += 2;
             }
             "in" if self.at > 0 && self.text(self.at - 1) == "(" => {
-                // The reach of a `pub(in ...)` uses nothing.
+                // The path of a `pub(in ...)` uses nothing.
                 while self.at < self.words.len() && self.text(self.at) != ")" {
                     self.at += 1;
                 }
@@ -100,7 +100,7 @@ impl Finder<'_> {
         self.at += 1;
     }
 
-    /// Reads a `use` tree below `above`, up to what ends it.
+    /// Reads a `use` tree below `above`, up to its end.
     fn tree(&mut self, above: &[String]) {
         let mut parts = above.to_vec();
         loop {

@@ -1,4 +1,4 @@
-//! What may use what, as tables, and the check of one file against them.
+//! Which rooms may use which, as tables, and the check of one file against them.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use crate::scan::{Word, words};
 /// The most lines of code in one file; comments, blank lines and tests do not count.
 pub(crate) const CODE_LINES_MAX: usize = 500;
 
-/// Used by all, using none of each other but what the table says.
+/// Rooms that all others may use. They use none of each other except as the table says.
 const LEAVES: &[&str] = &["clock", "config", "digest", "error", "metrics", "name", "stamp", "task"];
 
-/// Each room with the rooms that it may use, beside itself.
+/// Each room with the other rooms that it may use.
 const ROOMS: &[(&str, &[&[&str]])] = &[
     ("clock", &[]),
     ("digest", &[]),
@@ -20,7 +20,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("name", &[]),
     ("stamp", &[]),
     ("task", &[]),
-    // It checks what a file says of clients, which is the namespace's to know.
+    // The configuration may define clients, which the namespace checks.
     ("config", &[&["namespace"]]),
     // Pure: it reads no clock, spawns nothing and draws no random numbers.
     ("namespace", &[&["digest", "error", "name", "stamp"]]),
@@ -28,15 +28,15 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     ("remote", &[LEAVES, &["namespace"]]),
     ("sync", &[LEAVES, &["namespace", "local", "remote"]]),
     ("fs", &[LEAVES, &["namespace", "local", "sync"]]),
-    // The socket and its words; what they do is behind a trait that the daemon implements.
+    // The socket and its messages; a trait that the daemon implements does the work.
     ("control", &[LEAVES]),
-    // What it shows is behind a trait that the daemon implements.
+    // A trait that the daemon implements provides the figures.
     ("monitor", &[LEAVES, &["control"]]),
     ("daemon", &[LEAVES, &["namespace", "local", "remote", "sync", "fs", "control", "monitor"]]),
     ("cli", &[LEAVES, &["namespace", "daemon", "control"]]),
 ];
 
-/// Crates that are named in their places only.
+/// Crates that may be named only in some places.
 const CRATES: &[(&str, &[&str])] = &[
     ("anyhow", &["src/main.rs", "src/cli"]),
     ("clap", &["src/cli"]),
@@ -57,7 +57,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("sled", &["src/local/index.rs", "src/local/index"]),
 ];
 
-/// What the pure room must not name.
+/// Names that are forbidden in the pure room.
 const IMPURE: &[&[&str]] = &[
     &["rustix"],
     &["std", "env"],
@@ -72,7 +72,7 @@ const IMPURE: &[&[&str]] = &[
     &["tracing"],
 ];
 
-/// A file with what is known of it by its path.
+/// A file with the facts that its path shows.
 pub(crate) struct Source<'a> {
     path: &'a str,
     words: Vec<Word>,
@@ -106,7 +106,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Returns what is wrong with a file, a line each.
+/// Returns the violations of a file, one per line.
 pub(crate) fn check(source: &Source<'_>) -> Vec<String> {
     let mut wrong = Vec::new();
     if let Some(room) = source.modules.first()
@@ -118,7 +118,7 @@ pub(crate) fn check(source: &Source<'_>) -> Vec<String> {
     }
     for path in &named(&source.words) {
         wrong.extend(arrow(source, path).map(|what| source.say(path.line, &what)));
-        // Tests may build what they need from anything.
+        // Tests may use anything.
         if !path.in_test && !source.is_test {
             wrong.extend(outside(source, path).map(|what| source.say(path.line, &what)));
         }
@@ -137,7 +137,7 @@ pub(crate) fn check(source: &Source<'_>) -> Vec<String> {
     wrong
 }
 
-/// Judges a path as an arrow between rooms.
+/// Checks a path as an arrow between rooms.
 fn arrow(source: &Source<'_>, path: &Named) -> Option<String> {
     let first = path.parts[0].as_str();
     if first == "hearthfs" {
@@ -173,7 +173,7 @@ fn arrow(source: &Source<'_>, path: &Named) -> Option<String> {
     }
 }
 
-/// A file that stands directly in its room reaches its neighbours by `super`.
+/// Checks a path with `super` from a file directly in its room, which reaches the neighbouring rooms.
 fn own_room(source: &Source<'_>, path: &Named) -> Option<String> {
     let direct = source.modules.len() <= 2 && path.inline_modules == 0;
     direct.then(|| {
@@ -186,7 +186,7 @@ fn wrong_way(room: &str, target: &str) -> Option<String> {
     let known = ROOMS.iter().any(|(name, _)| *name == target);
     let (_, allowed) = ROOMS.iter().find(|(name, _)| *name == room)?;
     let may = allowed.iter().any(|group| group.contains(&target));
-    // What is no room is a macro or a re-export of the root, of which there are none.
+    // Anything that is no room is a macro or a re-export of the root, of which there are none.
     (!may).then(|| {
         if known {
             format!("`{room}` must not use `{target}`")
@@ -196,7 +196,7 @@ fn wrong_way(room: &str, target: &str) -> Option<String> {
     })
 }
 
-/// Judges a path as a crate that has its place.
+/// Checks a path to a crate that may be named only in some places.
 fn outside(source: &Source<'_>, path: &Named) -> Option<String> {
     let first = path.parts[0].as_str();
     if let Some((name, places)) = CRATES.iter().find(|(name, _)| *name == first)

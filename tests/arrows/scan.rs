@@ -1,6 +1,6 @@
-//! From source text to words with their lines: no comments, no contents of strings.
+//! Splits source text into words with their lines, without comments and contents of strings.
 //!
-//! Owns the little of Rust's lexical rules that finding paths needs. Must never look at meaning.
+//! Owns the few lexical rules of Rust that finding paths needs. Must never interpret the words.
 
 /// One word or mark of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl Scanner {
     }
 }
 
-/// Marks what stands under `#[cfg(test)]`, attribute included.
+/// Marks what is under `#[cfg(test)]`, including the attribute.
 fn mark_tests(words: &mut [Word]) {
     let mut at = 0;
     while at < words.len() {
@@ -174,12 +174,12 @@ fn mark_tests(words: &mut [Word]) {
     }
 }
 
-/// Returns the text of a word; nothing behind the end.
+/// Returns the text of a word; empty after the end.
 pub(crate) fn text_at(words: &[Word], at: usize) -> &str {
     words.get(at).map_or("", |word| word.text.as_str())
 }
 
-/// Returns where the bracket that opens at `open` closes.
+/// Returns the position of the bracket that closes the one at `open`.
 fn closing(words: &[Word], open: usize) -> usize {
     let mut depth = 0_usize;
     for (at, word) in words.iter().enumerate().skip(open) {
@@ -197,7 +197,7 @@ fn closing(words: &[Word], open: usize) -> usize {
     words.len().saturating_sub(1)
 }
 
-/// Returns the place behind the item that begins at `at`.
+/// Returns the position after the item that begins at `at`.
 fn item_end(words: &[Word], mut at: usize) -> usize {
     while at < words.len() {
         match text_at(words, at) {

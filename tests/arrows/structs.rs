@@ -1,7 +1,7 @@
-//! Structs that hold too much: more than 15 fields, or more than 4 flags.
+//! Structs that are too large: more than 15 fields, or more than 4 flags.
 //!
-//! A flag is a field of the type `bool` or `AtomicBool`. Where several flags exclude each other, an enum says so. Tests do
-//! not count.
+//! A flag is a field of the type `bool` or `AtomicBool`. Flags that exclude each other should be an
+//! enum. Tests do not count.
 
 use crate::scan::{Word, text_at, words};
 
@@ -10,7 +10,7 @@ pub(crate) const FIELDS_MAX: usize = 15;
 /// The most flags of one struct.
 pub(crate) const FLAGS_MAX: usize = 4;
 
-/// A struct, as far as it is counted.
+/// The counts of a struct.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) name: String,
@@ -20,7 +20,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// Reports whether it holds more than it may.
+    /// Reports whether it exceeds a limit.
     pub(crate) fn is_over(&self) -> bool {
         self.fields > FIELDS_MAX || self.flags > FLAGS_MAX
     }

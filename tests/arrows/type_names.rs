@@ -1,13 +1,13 @@
-//! Names of types that are used more than once: a reader who looks for one finds two things.
+//! Names of types that are used more than once: a search for such a name finds two things.
 //!
-//! `State` and `Inner` do not count: by custom they are what a lock guards and what a handle shares, and never leave their
-//! file. Tests do not count.
+//! `State` and `Inner` do not count: by convention they are what a lock guards and what a handle
+//! shares, and are private to their file. Tests do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::scan::{Word, text_at, words};
 
-/// Names that any file may use for what is private to it.
+/// Names that any file may use for private types.
 const CUSTOM: [&str; 2] = ["Inner", "State"];
 
 /// The words that begin the definition of a type.

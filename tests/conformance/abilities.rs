@@ -1,4 +1,4 @@
-//! A store is tried before it is believed: what it cannot do is found out, whatever it answers.
+//! A store is tried before it is trusted: missing abilities are found, whatever the store answers.
 
 use hearthfs::error::Kind;
 use hearthfs::remote::StoreAbilities;
@@ -6,7 +6,7 @@ use hearthfs::remote::StoreAbilities;
 use crate::bed::{ABLE, Bed, commit, run};
 use crate::stores::{Dialect, Google, S3Server, Unable, environment_of};
 
-/// Both servers that can be made to fail.
+/// Runs a check on both servers that can be made to fail.
 fn each(check: impl Fn(&S3Server, &Bed)) {
     let server = S3Server::start_as(Dialect::Open);
     let env = environment_of(&[("AWS_SKIP_SIGNATURE", "true")]);
@@ -25,7 +25,7 @@ fn abilities_that_are_needed_are_a_refusal_when_they_are_missing() {
                 (Unable::ReadParts, "parts of objects cannot be read"),
             ] {
                 let prefix = format!("{unable:?}");
-                // The store has our format already, or else the first one would not get so far.
+                // The store already has our format; otherwise the first ability would not be reached.
                 bed.connect(&prefix).await;
                 server.faults.unable(Some(unable));
                 let remote = bed.open(&prefix);
@@ -35,7 +35,7 @@ fn abilities_that_are_needed_are_a_refusal_when_they_are_missing() {
                 assert!(text.contains(says) && text.contains(&url), "{text}");
                 assert!(text.contains("use another server"), "{text}");
                 server.faults.unable(None);
-                // What is unfit is not used, also not when it was found so while mounted.
+                // An unfit store is not used, even if this was found while mounted.
                 let before = server.faults.requests();
                 let put = remote.put_commit(&commit(1), "x".into()).await.expect_err("unfit");
                 assert_eq!(put.kind(), Kind::Invalid);
@@ -56,7 +56,7 @@ fn abilities_that_are_not_needed_are_noted_and_done_without() {
                 (Unable::Hurry, ABLE),
                 (Unable::List, StoreAbilities { list_at_once: false, ..ABLE }),
             ] {
-                // The store has our format already, which is made under a condition.
+                // The store already has our format, whose creation needs a condition.
                 bed.connect(&format!("{unable:?}")).await;
                 server.faults.unable(Some(unable));
                 let remote = bed.open(&format!("{unable:?}"));
@@ -70,7 +70,7 @@ fn abilities_that_are_not_needed_are_noted_and_done_without() {
     });
 }
 
-/// A line that breaks says nothing of the store.
+/// A broken connection says nothing about the store.
 #[test]
 fn abilities_are_not_judged_by_outages() {
     let server = S3Server::start();

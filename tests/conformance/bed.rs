@@ -1,4 +1,4 @@
-//! One suite of what a remote has to do, and what it runs on.
+//! One suite of requirements for a remote, and the stores on which it runs.
 
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::stores::{
 };
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(5);
-/// For servers that are slow where the machine is busy.
+/// The deadline for servers that are slow on a busy machine.
 const SLOW_DEADLINE: Duration = Duration::from_secs(20);
 
 /// Overwrites an object behind the remote's back.
@@ -34,7 +34,7 @@ pub(crate) struct Bed {
     pub(crate) options: RemoteOptions,
     pub(crate) env: Environment,
     pub(crate) overwrite: Overwrite,
-    /// What the store has to be found to do.
+    /// The abilities that must be found.
     pub(crate) abilities: StoreAbilities,
     /// It may have a head of the log.
     pub(crate) heads: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Bed {
     pub(crate) puts_of_three_parts: u64,
 }
 
-/// What a good store does.
+/// The abilities of a good store.
 pub(crate) const ABLE: StoreAbilities =
     StoreAbilities { create_if_absent: Some(true), delete: true, list_at_once: true };
 
@@ -81,7 +81,7 @@ impl Bed {
         Self { url: format!("gs://{BUCKET}"), options, env, ..Self::s3(server) }
     }
 
-    /// The S3 server of another project.
+    /// The S3 server of another project (moto).
     pub(crate) fn moto(moto: Moto) -> Self {
         Self {
             url: format!("s3://{BUCKET}"),
@@ -96,7 +96,7 @@ impl Bed {
         }
     }
 
-    /// The emulator of Azure.
+    /// The emulator of Azure (Azurite).
     pub(crate) fn azure(azurite: Azurite) -> Self {
         Self {
             url: format!("az://{AZURE_ACCOUNT}/{BUCKET}"),
@@ -111,7 +111,7 @@ impl Bed {
             }),
             abilities: ABLE,
             heads: true,
-            // Nothing is begun: three parts, complete.
+            // There is no request to begin: three parts, complete.
             puts_of_three_parts: 4,
         }
     }
@@ -137,9 +137,9 @@ impl Bed {
 
     pub(crate) async fn suite(&self) {
         self.abilities_are_found().await;
-        self.commits_and_packs_come_back().await;
+        self.commits_and_packs_are_read_back().await;
         self.lists_are_complete_and_sorted().await;
-        self.large_blobs_come_back().await;
+        self.large_blobs_are_read_back().await;
         self.one_blob_comes_from_two_nodes().await;
         self.damage_is_noticed().await;
         self.foreign_formats_are_refused().await;
@@ -151,7 +151,7 @@ impl Bed {
     async fn abilities_are_found(&self) {
         let remote = self.open("tried");
         assert_eq!(remote.abilities(), None);
-        // The first one looks for objects of others and makes the store ours.
+        // The first one looks for foreign objects and makes the store ours.
         for requests_max in [10, 7] {
             let remote = self.open("tried");
             remote.check().await.expect("a usable store");
@@ -161,7 +161,7 @@ impl Bed {
         }
     }
 
-    async fn commits_and_packs_come_back(&self) {
+    async fn commits_and_packs_are_read_back(&self) {
         let remote = self.connect("basic").await;
         let name = commit(1);
         let missing = remote.get_commit(&name).await.expect_err("not there yet");
@@ -196,7 +196,7 @@ impl Bed {
         assert_eq!(remote.health(), Health::Up);
     }
 
-    /// Of two nodes that replace the same head of the log, one does.
+    /// If two nodes replace the same head of the log, one of them succeeds.
     async fn heads_replace_what_they_were_made_from(&self) {
         let (a, b) = (self.connect("heads").await, self.connect("heads").await);
         assert_eq!(a.may_have_head(), self.heads);
@@ -216,7 +216,7 @@ impl Bed {
         assert!(matches!(put, HeadPut::Conflict), "{put:?}");
         match a.get_head(Some(&version)).await.expect("read") {
             HeadRead::Same => {}
-            // Some servers send what is known.
+            // Some servers send the head even if it is known.
             HeadRead::Other(head, _) if *head == one => {}
             other => panic!("{other:?}"),
         }
@@ -256,9 +256,9 @@ impl Bed {
         assert_eq!(remote.list_log(Some(&names[1099])).await.expect("listed"), []);
     }
 
-    async fn large_blobs_come_back(&self) {
+    async fn large_blobs_are_read_back(&self) {
         let remote = self.connect("blobs").await;
-        // Noise does not compress, so that the largest takes three parts; the zeros take one.
+        // Noise does not compress, so the largest takes three parts; the zeros take one.
         for raw in [noise(1, 20 << 20), vec![0; 20 << 20], noise(2, 1 << 20), vec![]] {
             let digest = Digest::of(&raw);
             let missing = fetch(&remote, &digest, raw.len()).await.expect_err("not there");
@@ -283,7 +283,7 @@ impl Bed {
         assert_eq!(missing.kind(), Kind::NotFound);
     }
 
-    /// Two uploads in parts of one object at the same time: each is made again until it is done.
+    /// Two concurrent uploads in parts of one object: each is retried until it succeeds.
     async fn one_blob_comes_from_two_nodes(&self) {
         let raw = noise(8, 20 << 20);
         let digest = Digest::of(&raw);
@@ -343,7 +343,7 @@ impl Bed {
             ("newer", "{\"format\":2,\"anything\":true}", "holds format 2"),
             ("foreign", "<html>", "belongs to something else"),
         ] {
-            // Something has to be there for a directory to exist.
+            // A directory exists only if it contains something.
             self.connect(prefix).await;
             (self.overwrite)(&format!("{prefix}/hearthfs.json"), text.as_bytes());
             let remote = self.open(prefix);
@@ -358,7 +358,7 @@ impl Bed {
     }
 
     async fn two_nodes_share_a_store(&self) {
-        // All make the format at the same time; all must agree.
+        // All make the format at the same time, and must agree.
         let nodes: Vec<_> = (0..8).map(|node| self.open_as("shared", NodeId(node))).collect();
         for checked in futures::future::join_all(nodes.iter().map(Remote::check)).await {
             checked.expect("a usable store");
@@ -437,7 +437,7 @@ fn overwrite_files(root: PathBuf) -> Overwrite {
     })
 }
 
-/// Replaces the head of the log, as soon as the store lets it be replaced again.
+/// Replaces the head of the log, as soon as the store allows it.
 async fn put_head(remote: &Remote, head: &LogHead, over: Option<&HeadVersion>) -> HeadPut {
     loop {
         match remote.put_head(head, over).await.expect("answered") {

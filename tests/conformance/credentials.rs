@@ -1,4 +1,4 @@
-//! Credentials as the users of each cloud expect them, wrong ones, and those that change while in use.
+//! Credentials in the usual forms of each cloud, wrong ones, and those that change while in use.
 
 use std::io::{Read as _, Write as _};
 use std::path::Path;
@@ -24,7 +24,7 @@ fn refusals_of_a_server_name_cause_and_remedy() {
         for env in [
             environment(ACCESS_KEY, "wrong"),
             environment("nobody", SECRET_KEY),
-            // Nothing but instance metadata is left, and there is none.
+            // Only instance metadata is left, and there is none.
             [("AWS_METADATA_ENDPOINT".to_owned(), "http://127.0.0.1:9".to_owned())]
                 .into_iter()
                 .collect(),
@@ -79,10 +79,10 @@ fn credentials_from_files_are_used_and_followed() {
     });
 }
 
-/// What a server was asked: the first line, then headers, then the body.
+/// The requests to a server: first line, then headers, then body.
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// Answers with what `answer` makes of each request, and writes them down; ends with the test program.
+/// Answers each request with the result of `answer`, and records it; ends with the test program.
 fn service(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (String, Asked) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
@@ -174,7 +174,7 @@ fn credentials_of_a_google_service_account_are_used_and_followed() {
         assert!(text.contains("check GOOGLE_APPLICATION_CREDENTIALS"), "{text}");
         write_key(&file, "first");
         remote.check().await.expect("the right key is used");
-        // The key is rotated: the old one is not taken any more, then the new one is there.
+        // The key is rotated: first the old one is no longer accepted, then the new one is there.
         *accepted.lock().expect("no thread panics with it") = Some("second".to_owned());
         let put = remote.put_commit(&commit(1), Bytes::from_static(b"x")).await;
         assert_eq!(put.expect_err("rotated").kind(), Kind::Denied);
@@ -273,7 +273,7 @@ fn container_sas(end: &str) -> String {
     )
 }
 
-/// The identities of Azure: each gets its token in its own way, and the store is shown it.
+/// The identities of Azure: each gets its token in its own way, and the store receives it.
 #[test]
 fn credentials_of_azure_identities_are_fetched_and_shown() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -306,7 +306,7 @@ fn credentials_of_azure_identities_are_fetched_and_shown() {
         run(async {
             let remote = bed.open("p");
             assert_eq!(remote.check().await.expect_err("403").kind(), Kind::Denied);
-            // A token that is over is fetched anew, from what the file then holds.
+            // An expired token is fetched again, using what the file then holds.
             std::fs::write(&file, "federated-2").expect("written");
             assert_eq!(remote.check().await.expect_err("403").kind(), Kind::Denied);
             std::fs::write(&file, "federated-1").expect("written");

@@ -1,5 +1,5 @@
-//! A mount that is nothing but its name: it stands in the kernel's table as one of ours, answers stat,
-//! holds no file, and has a control socket. With it the commands can be tried without the daemon.
+//! A fake mount: it appears in the kernel's table as one of ours, answers stat, has no files, and
+//! has a control socket. With it the commands can be tested without the daemon.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -96,7 +96,7 @@ impl Node for Fake {
     }
 
     fn status(&self) -> Status {
-        // Every question finds more, so that the summary of a `run` has something to show.
+        // Every request increases the counts, so that the summary of a `run` has something to show.
         self.metrics.hits.add(3);
         self.metrics.published_bytes.add(1024);
         self.asked.fetch_add(1, Ordering::SeqCst);
@@ -165,7 +165,7 @@ fn answer_all(mut device: File) {
         let number = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four"));
         let unique = &request[8..16];
         let (error, body) = match number(4) {
-            // FORGET, INTERRUPT, BATCH_FORGET: no caller waits.
+            // FORGET, INTERRUPT, BATCH_FORGET need no answer.
             2 | 36 | 42 => continue,
             26 => (0, init()),
             3 => (0, root()),

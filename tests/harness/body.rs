@@ -1,18 +1,18 @@
-//! Bodies that know whether they are whole.
+//! Bodies that can be checked for completeness.
 //!
-//! Owns the test files' contents: a header with writer, sequence number, length and seed, then bytes
-//! that follow from the seed, and a digest over all of it. A reader can tell one whole body from a
-//! torn, mixed, short or forged one without knowing who wrote it.
+//! Owns the test files' contents: a header with writer, sequence number, length and seed, then
+//! bytes derived from the seed, and a digest of all of it. A reader can tell one whole body from a
+//! torn, mixed, short or forged one without knowing its writer.
 
 use std::fmt;
 
 const MAGIC: &[u8; 4] = b"HTB1";
 const DIGEST_AT: usize = 32;
 
-/// The least length of a body: its header.
+/// The shortest body: its header.
 pub(crate) const LEN_MIN: usize = 64;
 
-/// Who wrote a body, and which of theirs it is.
+/// The writer of a body, and its sequence number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id {
     /// The writer's number.
@@ -27,7 +27,7 @@ impl fmt::Display for Id {
     }
 }
 
-/// A small generator; a test's choices follow from one printed seed.
+/// A small generator; a test's choices derive from one printed seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Dice(u64);
 
@@ -90,7 +90,7 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |sum, byte| (sum << 8) | u64::from(*byte))
 }
 
-/// Returns whose body this is, or in which way it is not exactly one whole body.
+/// Returns the identity of a whole body, or why the bytes are not exactly one.
 pub(crate) fn check(bytes: &[u8]) -> Result<Id, String> {
     if bytes.len() < LEN_MIN {
         return Err(format!("torn: only {} bytes", bytes.len()));

@@ -1,6 +1,6 @@
 //! Other programs, each with a deadline.
 //!
-//! Owns how a test runs a program and what it hears from it. Must never wait for one for ever.
+//! Owns how a test runs a program and reads its output. Must never wait for one without a limit.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use super::time::{now, sleep_ms, thread};
 use super::{Must as _, skipped};
 
-/// What a program said, and how it ended.
+/// The output of a program, and its exit status.
 #[derive(Debug)]
 pub(crate) struct Said {
-    /// How it ended.
+    /// The exit status.
     pub(crate) status: ExitStatus,
     /// What it wrote to stdout.
     pub(crate) out: String,
@@ -21,7 +21,7 @@ pub(crate) struct Said {
 }
 
 impl Said {
-    /// Returns the exit code; a program that died of a signal has none, which fails the test.
+    /// Returns the exit code; fails the test if the program was killed by a signal.
     #[track_caller]
     pub(crate) fn code(&self) -> i32 {
         self.status.code().must(format_args!("exit code; {self:?}"))
@@ -59,7 +59,7 @@ pub(crate) fn wait(child: &mut Child, limit_ms: u64) -> Option<ExitStatus> {
     }
 }
 
-/// Runs `command` to its end and returns what it said; fails when it takes longer than `limit_ms`.
+/// Runs `command` to its end and returns its output; fails if it takes longer than `limit_ms`.
 #[track_caller]
 pub(crate) fn run(command: &mut Command, limit_ms: u64) -> Said {
     let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -77,13 +77,13 @@ pub(crate) fn run(command: &mut Command, limit_ms: u64) -> Said {
     Said { status, out: text(out), err: text(err) }
 }
 
-/// Returns whether a program of that name can be run.
+/// Reports whether a program of that name can be run.
 pub(crate) fn is_there(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
 }
 
-/// Reports a missing program as a skip of `test`, and says whether to go on.
+/// Reports a missing program as a skip of `test`; returns whether the test can run.
 pub(crate) fn need(test: &str, program: &str) -> bool {
     let there = is_there(program);
     if !there {

@@ -1,7 +1,7 @@
-//! What every suite on real mounts stands on: nodes, stores, processes, bodies, and patience.
+//! The base of every suite on real mounts: nodes, stores, processes, bodies, and waits.
 //!
-//! Owns the only starts and ends of daemons in the tests. Must never let a hung mount hang a suite:
-//! whatever may block has a deadline, and a test that misses it fails by name.
+//! Owns all starts and ends of daemons in the tests. Must never let a hung mount hang a suite:
+//! everything that may block has a deadline, and a test that misses it fails with its name.
 
 pub(crate) mod body;
 pub(crate) mod command;
@@ -22,7 +22,7 @@ pub(crate) use store::Store;
 pub(crate) use syscall_process::SyscallProcess;
 pub(crate) use time::{eventually, now, sleep_ms, within};
 
-/// Ends a test with what was being tried, for values that only a broken machine withholds.
+/// Ends a test with a description of the failed step, for values that only a broken machine lacks.
 pub(crate) trait Must<T> {
     /// Returns the value, or panics with `what` and the error.
     fn must(self, what: impl Display) -> T;
@@ -48,14 +48,14 @@ impl<T> Must<T> for Option<T> {
     }
 }
 
-/// Writes one line past the test runner's capture, for those who count.
+/// Writes one line that bypasses the test runner's capture, for scripts that count.
 pub(crate) fn say(text: impl Display) {
-    // In one piece, so that the lines of tests beside each other are not torn.
+    // In one piece, so that lines of concurrent tests are not torn.
     let line = format!("{text}\n");
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
-/// Returns how much of something a test does: what a variable says, or else the usual.
+/// Returns the amount of work of a test: the value of a variable, or else the default.
 pub(crate) fn wanted(variable: &str, usual: u64) -> u64 {
     std::env::var(variable)
         .map_or(usual, |text| text.parse().must(format_args!("{variable}={text}")))
@@ -71,7 +71,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Makes two tests of one function: the same promises hold with and without passthrough.
+/// Makes two tests from one function: the same promises hold with and without passthrough.
 macro_rules! in_both_modes {
     ($(#[$doc:meta])* $name:ident) => {
         mod $name {

@@ -1,7 +1,7 @@
-//! Daemons on real mounts: one alone, or two as two nodes of one cluster.
+//! Daemons on real mounts: one alone, or two as the nodes of one cluster.
 //!
 //! Owns their directories, processes, mounts and logs. Must never leave a mount or a process behind,
-//! whatever the test did, and never touch those of others: all by path and by process id.
+//! whatever the test did, and never touch those of others: everything is by path and by process id.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -21,20 +21,21 @@ use super::time::{now, sleep_ms, thread};
 use super::turn::Turn;
 use super::{Must as _, Options, Store, SyscallProcess, is_root, say, within};
 
-/// How long a mount may take until a stat through it answers.
+/// How long a mount may take to answer its first stat.
 const READY_MS: u64 = 20_000;
-/// After this long the daemon of a test is killed, so that whatever hangs on its mount ends.
+/// The lifetime of a test's daemon. After it the daemon is killed, so that whatever hangs on its mount ends.
 const LIFE_MS: u64 = 300_000;
-/// How long a killed daemon may take to end: a thread that waits for a busy disk ends when the disk has answered.
+/// How long a killed daemon may take to end: a thread that waits for a busy disk ends after the
+/// disk has answered.
 const KILLED_MS: u64 = 60_000;
-/// How long an orderly stop may take: the drain's own deadline is shorter.
+/// How long a regular stop may take: the drain's own deadline is shorter.
 const STOP_MS: u64 = 90_000;
-/// How the names of the threads begin that take requests from the kernel.
+/// The prefix of the names of the threads that read requests from the kernel.
 const REQUEST_THREADS: &str = "fuser-";
-/// How much of a log is shown when a test fails.
+/// The most bytes of a log that are shown when a test fails.
 const LOG_SHOWN_BYTES: usize = 20_000;
 
-/// The directory of one test, on a real disk; everything of the test lies below it.
+/// The directory of one test, on a real disk; everything of the test is below it.
 #[derive(Debug)]
 pub(crate) struct Site {
     dir: Option<tempfile::TempDir>,
@@ -47,7 +48,7 @@ impl Site {
         Self::with(Turn::shared())
     }
 
-    /// Makes one for a test that needs the machine to itself.
+    /// Makes one for a test that needs the machine exclusively.
     pub(crate) fn alone() -> Self {
         Self::with(Turn::alone())
     }
@@ -83,7 +84,7 @@ impl Site {
     }
 }
 
-/// Gives a command a site's own directories, and none of the caller's settings.
+/// Sets a site's own directories for a command, and removes the caller's settings.
 pub(crate) fn dress(command: &mut Command, site: &Path) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -100,11 +101,11 @@ pub(crate) fn dress(command: &mut Command, site: &Path) {
             command.env_remove(&name);
         }
     }
-    // A test never asks the machine's own cloud who it is.
+    // A test must never query the machine's own cloud for an identity.
     for name in ["GCE_METADATA_HOST", "GCE_METADATA_IP"] {
         command.env(name, "127.0.0.1:9");
     }
-    // A test that counts requests, or takes the store away, says itself what is fetched before it is asked for.
+    // A test that counts requests, or takes the store away, sets its own prefetch.
     command.env("HEARTHFS_PREFETCH", "0B");
     command.env("HEARTHFS_RUNTIME_DIR", site.join("run"));
     command.env("XDG_RUNTIME_DIR", site.join("run"));
@@ -120,13 +121,13 @@ impl Drop for Site {
             unmount(&mounted);
         }
         if !mounts_below(self.path()).is_empty() {
-            // Never delete into what is still mounted.
+            // Never delete files through a mount that is still there.
             drop(self.dir.take().map(tempfile::TempDir::keep));
         }
     }
 }
 
-/// Returns the mount points below `dir`, innermost first, without touching them.
+/// Returns the mount points below `dir`, innermost first, without accessing them.
 pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").must("read the mount table");
     let mut found: Vec<PathBuf> = text
@@ -145,12 +146,12 @@ pub(crate) fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Returns whether something is mounted exactly there.
+/// Reports whether something is mounted exactly there.
 pub(crate) fn is_mounted(at: &Path) -> bool {
     mounts_below(at).iter().any(|path| path == at)
 }
 
-/// Takes a mount out of the tree, at once, whatever its daemon does.
+/// Removes a mount from the tree at once, whatever its daemon does.
 pub(crate) fn unmount(at: &Path) {
     let mut command = if is_root() { Command::new("umount") } else { Command::new("fusermount3") };
     command.arg(if is_root() { "-l" } else { "-uz" }).arg(at);
@@ -227,12 +228,12 @@ impl Node {
         self.options = options;
     }
 
-    /// Names another store for the next start.
+    /// Sets another store for the next start.
     pub(crate) fn set_remote(&mut self, url: &str) {
         self.remote = Some(url.to_owned());
     }
 
-    /// Lets the log say ERROR in lines with this text.
+    /// Allows ERROR lines with this text in the log.
     pub(crate) fn expect_error(&mut self, text: &str) {
         self.expected_errors.push(text.to_owned());
     }
@@ -279,7 +280,7 @@ impl Node {
         self.child = Some(child);
     }
 
-    /// Waits until a stat through the mount answers, past a dead mount of an earlier daemon.
+    /// Waits until a stat through the mount answers, ignoring a dead mount of an earlier daemon.
     pub(crate) fn await_ready(&mut self) {
         let start = now();
         loop {
@@ -297,19 +298,19 @@ impl Node {
         }
     }
 
-    /// Returns whether a stat of the mount point succeeds and is not answered by the disk below.
+    /// Reports whether a stat of the mount point succeeds and comes from the mount, not from the disk below.
     fn answers(&self) -> bool {
         let (mount, above) = (self.mount.clone(), self.site.clone());
         within(READY_MS, format_args!("stat of node {}", self.name), move || {
             let dev = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev());
             let disk = dev(&above).must("stat above a mount");
-            // The kernel may answer a stat from memory for a daemon that is dead, but not this.
+            // The kernel may answer a stat from its cache after the daemon is dead, but not this.
             let alive = rustix::fs::statvfs(&mount).is_ok();
             alive && dev(&mount).is_ok_and(|mounted| mounted != disk)
         })
     }
 
-    /// Returns the process id of the daemon itself, behind any wrapper.
+    /// Returns the process id of the daemon itself, not of a wrapper.
     pub(crate) fn pid(&self) -> Pid {
         let mut raw = self.child.as_ref().must("a running daemon").id() as i32;
         if !self.options.wrapper.is_empty() {
@@ -321,9 +322,10 @@ impl Node {
         Pid::from_raw(raw).must("a process id")
     }
 
-    /// Holds every thread that answers the kernel, until what is returned is dropped; the rest of the daemon goes on.
+    /// Stops every thread that answers the kernel, until the returned value is dropped; the rest of
+    /// the daemon continues.
     pub(crate) fn freeze_requests(&self) -> SyscallProcess {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         let tasks = format!("/proc/{}/task", self.pid().as_raw_nonzero());
         let mut count = 0;
         for entry in std::fs::read_dir(tasks).must("list the daemon's threads") {
@@ -331,15 +333,15 @@ impl Node {
             let comm = std::fs::read_to_string(dir.join("comm")).unwrap_or_default();
             if comm.starts_with(REQUEST_THREADS) {
                 let name = dir.file_name().must("a thread's number").to_string_lossy().into_owned();
-                hand.freeze(name.parse().must("a thread's number")).must("hold a thread");
+                process.freeze(name.parse().must("a thread's number")).must("hold a thread");
                 count += 1;
             }
         }
         assert!(count > 0, "no thread of the daemon is called {REQUEST_THREADS}");
-        hand
+        process
     }
 
-    /// Starts the daemon, which must refuse to mount, and returns what it says.
+    /// Starts the daemon, which must refuse to mount, and returns its message.
     pub(crate) fn refused(&mut self) -> String {
         let before = self.log().len();
         self.spawn();
@@ -349,7 +351,7 @@ impl Node {
         said
     }
 
-    /// Has each of these work until the daemon dies, kills it after a time, and starts it again when all have noticed.
+    /// Runs these workers, kills the daemon after a time, and starts it again after all have noticed.
     pub(crate) fn kill_under<W: Send + 'static>(
         &mut self,
         workers: &mut Vec<W>,
@@ -371,7 +373,7 @@ impl Node {
         self.up();
     }
 
-    /// Kills the daemon at this instant and leaves its dead mount where it is.
+    /// Kills the daemon at once and leaves its dead mount.
     pub(crate) fn kill_only(&mut self) {
         kill_process(self.pid(), Signal::KILL).must("kill a daemon");
         let mut child = self.child.take().must("a running daemon");
@@ -379,7 +381,7 @@ impl Node {
         wait(&mut child, KILLED_MS).must("a killed daemon that ends");
     }
 
-    /// Sends SIGTERM, waits, and returns how the daemon ended.
+    /// Sends SIGTERM, waits, and returns the daemon's exit status.
     pub(crate) fn terminate(&mut self) -> ExitStatus {
         kill_process(self.pid(), Signal::TERM).must("ask a daemon to end");
         self.await_end(STOP_MS)
@@ -412,14 +414,14 @@ impl Node {
         run(&mut command, STOP_MS)
     }
 
-    /// Returns what `status --json` says of this mount.
+    /// Returns the `status --json` of this mount.
     pub(crate) fn status(&self) -> serde_json::Value {
         let mount = self.mount.to_string_lossy();
         let out = self.command(&["status", &mount, "--json"]).good();
         serde_json::from_str(&out).must(format_args!("parse the status {out:?}"))
     }
 
-    /// Waits until everything published here is remote.
+    /// Waits until everything published here is uploaded.
     pub(crate) fn drain(&self) {
         let mount = self.mount.to_string_lossy();
         self.command(&["drain", &mount, "--timeout", "60s"]).good();
@@ -430,7 +432,7 @@ impl Node {
         self.config.clone()
     }
 
-    /// Returns where the log is.
+    /// Returns the path of the log.
     pub(crate) fn log_path(&self) -> String {
         self.log.to_string_lossy().into_owned()
     }
@@ -464,7 +466,7 @@ impl Drop for Node {
         if let Some(mut child) = self.child.take() {
             let raw = self.daemon.swap(0, Ordering::Relaxed);
             if let (false, Some(pid)) = (self.options.wrapper.is_empty(), Pid::from_raw(raw)) {
-                // A wrapper started with --kill-child takes the daemon with it.
+                // If a wrapper was started with --kill-child, this kills the daemon too.
                 let _ = kill_process(pid, Signal::KILL);
             }
             drop(child.kill());
@@ -485,7 +487,7 @@ impl Drop for Node {
     }
 }
 
-/// Kills a daemon that outlives its test's patience; ends when the returned sender is dropped.
+/// Kills a daemon that exceeds its lifetime; ends when the returned sender is dropped.
 fn watch(name: String, mount: PathBuf, daemon: Arc<AtomicI32>) -> SyncSender<()> {
     let (alive, gone) = sync_channel::<()>(1);
     drop(thread(move || {
@@ -509,9 +511,9 @@ pub(crate) struct Cluster {
     pub(crate) a: Node,
     /// The other.
     pub(crate) b: Node,
-    /// What they share.
+    /// Their store.
     pub(crate) store: Store,
-    /// Where they live.
+    /// Their directory.
     pub(crate) site: Site,
 }
 
@@ -521,7 +523,7 @@ impl Cluster {
         Self::with(Store::dir, &Options::new(io))
     }
 
-    /// Starts two nodes over a store of the test's choice, with the same options.
+    /// Starts two nodes over the given store, with the same options.
     pub(crate) fn with(store: impl FnOnce(&Site) -> Store, options: &Options) -> Self {
         let site = if options.alone { Site::alone() } else { Site::new() };
         let store = store(&site);
@@ -530,9 +532,34 @@ impl Cluster {
         Self { a, b, store, site }
     }
 
-    /// Waits until all that was published on either node is remote, and both may be asked for it.
+    /// Waits until everything published on either node is uploaded and visible on both.
     pub(crate) fn settle(&self) {
         self.a.drain();
         self.b.drain();
+    }
+}
+
+/// One node without a remote.
+pub(crate) struct Alone {
+    pub(crate) node: Node,
+    _site: Site,
+}
+
+impl Alone {
+    /// Starts the node.
+    pub(crate) fn new(io: super::Io) -> Self {
+        Self::with(Options::new(io))
+    }
+
+    /// Starts the node with these options.
+    pub(crate) fn with(options: Options) -> Self {
+        let site = if options.alone { Site::alone() } else { Site::new() };
+        let node = Node::start(&site, "m", None, options);
+        Self { node, _site: site }
+    }
+
+    /// Returns the path of `name` on the mount.
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.node.at(name)
     }
 }

@@ -1,15 +1,15 @@
-//! What a node is started with.
+//! The options of a node.
 //!
-//! Owns the spelling of the configuration in the tests: one place to follow the program's keys.
+//! Owns the spelling of the configuration in the tests, so that only one place follows the program's keys.
 
 use std::fmt::Write as _;
 
 use super::is_root;
 
-/// How the kernel is to read and write file contents.
+/// How the kernel reads and writes file contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Io {
-    /// Straight to the backing files.
+    /// Directly from and to the backing files.
     Passthrough,
     /// Through the daemon.
     Ordinary,
@@ -35,13 +35,13 @@ impl Io {
         (version < (6, 9)).then(|| format!("passthrough needs Linux 6.9, this is {release}"))
     }
 
-    /// Returns the better mode that this machine can do.
+    /// Returns passthrough if this machine supports it, otherwise ordinary I/O.
     pub(crate) fn best() -> Self {
         if Self::passthrough_refused().is_none() { Self::Passthrough } else { Self::Ordinary }
     }
 }
 
-/// The settings of one node; what is not set keeps the program's default.
+/// The settings of one node; unset ones keep the program's default.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     /// How file contents are read and written.
@@ -51,7 +51,7 @@ pub(crate) struct Options {
     pub(crate) args: Vec<String>,
     /// Further environment of the daemon.
     pub(crate) env: Vec<(String, String)>,
-    /// Whether the test measures deadlines and needs the machine to itself.
+    /// Whether the test measures deadlines and needs the machine exclusively.
     pub(crate) alone: bool,
     /// Words put before the daemon's own command line, such as `unshare --pid --fork`.
     pub(crate) wrapper: Vec<String>,
@@ -75,12 +75,12 @@ impl Options {
         self
     }
 
-    /// Has the names of Triton known in a directory more.
+    /// Applies the rules of Triton to one more directory.
     pub(crate) fn triton_in(self, dir: &str) -> Self {
         self.key("profiles.triton", "also", &format!("[\"{dir}\"]"))
     }
 
-    /// Gives the test the machine to itself, for one that measures deadlines.
+    /// Gives the test the machine exclusively, for tests that measure deadlines.
     pub(crate) fn alone(mut self) -> Self {
         self.alone = true;
         self
@@ -91,12 +91,12 @@ impl Options {
         self.key("mount", "client_dirs", mode)
     }
 
-    /// Leaves the mount without extended attributes.
+    /// Turns off extended attributes.
     pub(crate) fn without_xattrs(self) -> Self {
         self.key("mount", "xattrs", "false")
     }
 
-    /// Mounts for readers only.
+    /// Mounts read-only.
     pub(crate) fn read_only(self) -> Self {
         self.key("mount", "writes", "none")
     }
@@ -111,17 +111,17 @@ impl Options {
         self.key("local", "cache_size", size)
     }
 
-    /// Sets for how long a look-up may rely on the last word from the remote.
+    /// Sets how long a lookup may rely on the last answer of the remote.
     pub(crate) fn freshness(self, time: &str) -> Self {
         self.key("remote", "freshness", time)
     }
 
-    /// Sets the deadline of every operation on the mount, waits for other writers included.
+    /// Sets the deadline of every operation on the mount, including waits for other writers.
     pub(crate) fn deadline(self, time: &str) -> Self {
         self.key("remote", "deadline", time).open_wait(time)
     }
 
-    /// Sets how long a reader waits for the first version of what is being written.
+    /// Sets how long a reader waits for the first version of a file that is being written.
     pub(crate) fn open_wait(self, time: &str) -> Self {
         self.key("writeback", "open_wait", time)
     }
@@ -131,7 +131,7 @@ impl Options {
         self.key("writeback", "full_wait", time)
     }
 
-    /// Sets how long an ending mount goes on uploading.
+    /// Sets how long an ending mount continues to upload.
     pub(crate) fn drain_deadline(self, time: &str) -> Self {
         self.key("writeback", "drain_deadline", time)
     }
@@ -146,7 +146,7 @@ impl Options {
         self.key("expiry", "age", age)
     }
 
-    /// Lets entries die although they are used.
+    /// Turns off renewal, so that entries expire even if they are used.
     pub(crate) fn without_renewal(self) -> Self {
         self.key("expiry", "renew_on_use", "false")
     }

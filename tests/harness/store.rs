@@ -1,7 +1,7 @@
-//! What the nodes of a test share, and how it fails on demand.
+//! The store of a test, and its failures on demand.
 //!
-//! Owns the shared directory or the server of a test, and its troubles. Must never know the layout of
-//! the objects beyond their folders' names.
+//! Owns the shared directory or the server of a test, and its failures. Must never know the layout
+//! of the objects beyond the names of their folders.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ enum Kind {
     Radosgw(Radosgw),
 }
 
-/// What an S3 server does wrong.
+/// A failure of an S3 server.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Trouble {
     /// It accepts no connections.
@@ -55,12 +55,12 @@ impl Store {
         Self(Kind::S3(S3Server::start()))
     }
 
-    /// Starts a server in this process that speaks as Google's does.
+    /// Starts a server in this process that behaves like Google's.
     pub(crate) fn gcs(_site: &Site) -> Self {
         Self(Kind::Gcs(S3Server::start_as(Dialect::Gcs(Google::default()))))
     }
 
-    /// The same, which takes only tokens of the service account's key of that id; it may be changed.
+    /// The same, but accepts only tokens of the service account's key with this id, which may be changed.
     pub(crate) fn gcs_with_key(key_id: &Arc<Mutex<Option<String>>>) -> Self {
         Self(Kind::Gcs(S3Server::start_as(Dialect::Gcs(Google::with_key_id(key_id)))))
     }
@@ -76,17 +76,17 @@ impl Store {
         }
     }
 
-    /// Starts the emulator of Azure as a process; the reason when it is not installed.
+    /// Starts the emulator of Azure as a process; returns the reason if it is not installed.
     pub(crate) fn azure() -> Result<Self, String> {
         Azurite::start().map(Kind::Azurite).map(Self)
     }
 
-    /// Starts an S3 server of another project as a process; the reason when it is not installed.
+    /// Starts an S3 server of another project as a process; returns the reason if it is not installed.
     pub(crate) fn moto() -> Result<Self, String> {
         Moto::start().map(Kind::Moto).map(Self)
     }
 
-    /// Takes a prefix of the server that deletes by rules; the reason when it is not up.
+    /// Takes a new prefix of the server that deletes by rules; returns the reason if it is not running.
     pub(crate) fn radosgw() -> Result<Self, String> {
         Radosgw::here().map(Kind::Radosgw).map(Self)
     }
@@ -102,7 +102,7 @@ impl Store {
         }
     }
 
-    /// Returns what the daemon needs in its environment to reach it: the usual variables of its cloud.
+    /// Returns the environment with which the daemon reaches it: the usual variables of its cloud.
     pub(crate) fn env(&self) -> Vec<(String, String)> {
         let aws = |endpoint: String| {
             vec![
@@ -126,7 +126,7 @@ impl Store {
         variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
-    /// Returns whether the objects are files that a test may look at and change.
+    /// Reports whether the objects are files that a test can read and change.
     pub(crate) fn has_files(&self) -> bool {
         matches!(self.0, Kind::Dir(_) | Kind::S3(_) | Kind::Gcs(_))
     }
@@ -148,7 +148,7 @@ impl Store {
         radosgw.edit(key, from, to);
     }
 
-    /// Returns the keys that the server that deletes by rules has now.
+    /// Returns the present keys on the server that deletes by rules.
     pub(crate) fn keys(&self) -> BTreeSet<String> {
         let Kind::Radosgw(radosgw) = &self.0 else { panic!("this one is not asked for its keys") };
         radosgw.keys()
@@ -161,7 +161,7 @@ impl Store {
         found
     }
 
-    /// Returns the number of requests so far that a server has seen.
+    /// Returns the number of requests that a server has received.
     pub(crate) fn requests(&self) -> u64 {
         match &self.0 {
             Kind::S3(server) | Kind::Gcs(server) => server.faults.requests(),
@@ -171,7 +171,7 @@ impl Store {
         }
     }
 
-    /// Lets a server in this process answer questions for its lifecycle rules so.
+    /// Sets the answer of a server in this process to requests for its lifecycle rules.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
             panic!("only the server in this process does")
@@ -179,7 +179,7 @@ impl Store {
         server.faults.answer_rules(status, body);
     }
 
-    /// Begins a trouble of a server in this process.
+    /// Starts a failure of a server in this process.
     pub(crate) fn trouble(&self, what: Trouble) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
             panic!("troubles are for the server in this process")
@@ -217,7 +217,7 @@ impl Store {
         server.faults.refused_writes()
     }
 
-    /// Takes an ability from a server in this process, which does not say so.
+    /// Removes an ability from a server in this process, which does not report that.
     pub(crate) fn unable(&self, what: Unable) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
             panic!("only the server in this process can be made unable")
@@ -225,7 +225,7 @@ impl Store {
         server.faults.unable(Some(what));
     }
 
-    /// Makes every request fail. Where a shared directory was, there is a file.
+    /// Makes every request fail. A shared directory is replaced by a file.
     pub(crate) fn fail(&self) {
         match &self.0 {
             Kind::Dir(dir) => {
@@ -239,14 +239,14 @@ impl Store {
         }
     }
 
-    /// Makes a shared directory disappear, as an unmounted network disk does: an empty one is left.
+    /// Makes a shared directory disappear, like an unmounted network disk: an empty one is left.
     pub(crate) fn vanish(&self) {
         let Kind::Dir(dir) = &self.0 else { panic!("only a directory vanishes") };
         std::fs::rename(dir, away(dir)).must("take the store away");
         std::fs::create_dir(dir).must("leave an empty directory");
     }
 
-    /// Ends all troubles. What was written into an empty place meanwhile stays out of the store.
+    /// Ends all failures. What was written into an empty place meanwhile stays out of the store.
     pub(crate) fn heal(&self) {
         match &self.0 {
             Kind::Dir(dir) => bring_back(dir),

@@ -1,7 +1,7 @@
-//! A process that does one system call at a time, as it is told.
+//! A process that performs one system call at a time, on request.
 //!
-//! Owns the helper program `tests/torture/syscall_process*.c` and the talk with it. Must never wait for an answer
-//! without a deadline: a syscall process that hangs on a mount fails the test that asked.
+//! Owns the helper program `tests/torture/syscall_process*.c` and the protocol with it. Must never wait
+//! for an answer without a deadline: if a syscall process hangs on a mount, the test that asked fails.
 
 mod locks;
 mod names;
@@ -31,18 +31,18 @@ const SOURCE: &str = concat!(
     include_str!("../torture/syscall_process_users.c"),
     include_str!("../torture/syscall_process_races.c"),
 );
-/// How long one request may take when the test does not say.
+/// The default limit for one request.
 const ANSWER_MS: u64 = 20_000;
 
-/// Opens for writing what may not be there, and empties it: how compilers write in place.
+/// Opens a file for writing, creating or truncating it, as compilers that write in place do.
 pub(crate) const IN_PLACE: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::TRUNC);
-/// Creates what must not be there.
+/// Creates a file that must not exist.
 pub(crate) const CREATE_NEW: OFlags = OFlags::WRONLY.union(OFlags::CREATE).union(OFlags::EXCL);
 
-/// Creates what must not be there, to be read as well.
+/// Creates a file that must not exist, for reading as well.
 pub(crate) const SCRATCH: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::EXCL);
 
-/// The result of a system call, with the bytes that came with it.
+/// The result of a system call, with the bytes that it returned.
 #[derive(Debug)]
 struct Answer {
     result: i64,
@@ -50,7 +50,7 @@ struct Answer {
     bytes: Vec<u8>,
 }
 
-/// What `stat` says.
+/// The result of `stat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Stat {
     pub(crate) size: u64,
@@ -64,7 +64,7 @@ pub(crate) struct Stat {
     pub(crate) blocks: u64,
 }
 
-/// A separate process under the test's command.
+/// A separate process controlled by the test.
 #[derive(Debug)]
 pub(crate) struct SyscallProcess {
     child: Child,
@@ -136,7 +136,7 @@ impl SyscallProcess {
         Self::wrapped(&[])
     }
 
-    /// Starts one behind other words, such as `unshare --pid --fork`.
+    /// Starts one with other words before its command, such as `unshare --pid --fork`.
     pub(crate) fn wrapped(words: &[&str]) -> Self {
         let mut line: Vec<&std::ffi::OsStr> = words.iter().map(std::ffi::OsStr::new).collect();
         line.push(program().as_os_str());
@@ -155,13 +155,13 @@ impl SyscallProcess {
 
     /// Sends a request without waiting for its answer.
     fn send(&mut self, request: &str, payload: &[u8]) {
-        let to = self.to.as_mut().must("a hand that was not closed");
+        let to = self.to.as_mut().must("a syscall process that was not closed");
         let sent = to
             .write_all(request.as_bytes())
             .and_then(|()| to.write_all(b"\n"))
             .and_then(|()| to.write_all(payload))
             .and_then(|()| to.flush());
-        sent.must(format_args!("ask a hand to {request}"));
+        sent.must(format_args!("ask a syscall process to {request}"));
     }
 
     fn hear(&mut self, request: &str) -> Answer {
@@ -195,24 +195,24 @@ impl SyscallProcess {
     pub(crate) fn kill(mut self, signal: rustix::process::Signal) -> ExitStatus {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, signal).must("signal a syscall process");
-        command::wait(&mut self.child, 10_000).must("a killed hand that ends")
+        command::wait(&mut self.child, 10_000).must("a killed syscall process that ends")
     }
 
-    /// Has it end by `op` (`exit`, `_exit` or `die`) with `number`, and waits for it.
+    /// Ends it with `op` (`exit`, `_exit` or `die`) and `number`, and waits for it.
     pub(crate) fn leave(mut self, op: &str, number: i32) -> ExitStatus {
         self.send(&format!("{op} {number}"), &[]);
-        command::wait(&mut self.child, 10_000).must("a hand that ends")
+        command::wait(&mut self.child, 10_000).must("a syscall process that ends")
     }
 }
 
 /// Files.
 impl SyscallProcess {
-    /// Opens, and returns the descriptor.
+    /// Opens a file, and returns the descriptor.
     pub(crate) fn open(&mut self, path: &Path, flags: OFlags, mode: u32) -> Result<i64, Errno> {
         self.call(&format!("open {} {} {mode}", hex(path), flags.bits()))
     }
 
-    /// Closes; the result is what `close()` itself said.
+    /// Closes a descriptor; returns the result of `close()` itself.
     pub(crate) fn close(&mut self, fd: i64) -> Result<(), Errno> {
         self.done(&format!("close {fd}"))
     }
@@ -275,14 +275,14 @@ impl SyscallProcess {
         self.ask(&format!("pwrite {fd} {at} {}", bytes.len()), bytes).map(|answer| answer.result)
     }
 
-    /// Begins to write `len` bytes in pieces, and returns while that goes on.
+    /// Starts writing `len` bytes in pieces, and returns meanwhile.
     pub(crate) fn begin_fill(&mut self, fd: i64, len: usize, chunk: usize, delay_us: u64) {
         let request = format!("fill {fd} {len} {chunk} {delay_us}");
         self.send(&request, &[]);
         self.hear(&request);
     }
 
-    /// Writes one aligned block, as O_DIRECT wants it.
+    /// Writes one aligned block, as O_DIRECT requires.
     pub(crate) fn write_aligned(
         &mut self,
         fd: i64,

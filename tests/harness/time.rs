@@ -1,4 +1,4 @@
-//! Patience with a limit.
+//! Waits with a limit.
 //!
 //! Owns the waits of the tests. Must never wait without a deadline.
 
@@ -26,14 +26,14 @@ pub(crate) fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// Starts a thread of the test's own; joined by the test that needs its result.
+/// Starts a thread of the test; the test joins it if it needs the result.
 pub(crate) fn thread<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> std::thread::JoinHandle<T> {
     hearthfs::task::thread("test", work).must("start a thread")
 }
 
-/// Runs `work` on a thread of its own and fails when it takes longer than `limit_ms`.
+/// Runs `work` on a thread of its own and fails if it takes longer than `limit_ms`.
 #[track_caller]
 pub(crate) fn within<T: Send + 'static>(
     limit_ms: u64,
@@ -56,7 +56,7 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// Asks again until `done` says so; fails with its last answer after `limit_ms`.
+/// Repeats a check until `done` accepts its answer; fails with the last answer after `limit_ms`.
 #[track_caller]
 pub(crate) fn eventually<T>(
     limit_ms: u64,

@@ -1,4 +1,4 @@
-//! What a directory holds, as a program sees it.
+//! The content of a directory, as a program sees it.
 //!
 //! Owns walks and comparisons. Must never follow a symbolic link.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::Must as _;
 
-/// What one name stands for.
+/// The object behind a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Thing {
     /// A directory.
@@ -20,7 +20,7 @@ pub(crate) enum Thing {
     Link(Vec<u8>),
 }
 
-/// Everything below a directory by its path from there.
+/// Everything below a directory, by its relative path.
 pub(crate) type Tree = BTreeMap<PathBuf, Thing>;
 
 /// Returns the names in a directory, sorted.
@@ -59,14 +59,14 @@ fn walk(root: &Path, below: &Path, tree: &mut Tree) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads everything below `root`; an error when something changed under the walk.
+/// Reads everything below `root`; fails if something changed during the walk.
 pub(crate) fn read(root: &Path) -> std::io::Result<Tree> {
     let mut tree = Tree::new();
     walk(root, Path::new(""), &mut tree)?;
     Ok(tree)
 }
 
-/// Returns in what two trees differ, in words; an empty text when they do not.
+/// Describes the differences of two trees; an empty text means that there are none.
 pub(crate) fn difference(left: &Tree, right: &Tree) -> String {
     let mut lines = Vec::new();
     for path in left.keys().chain(right.keys().filter(|path| !left.contains_key(*path))) {
@@ -79,7 +79,7 @@ pub(crate) fn difference(left: &Tree, right: &Tree) -> String {
     lines.join("\n")
 }
 
-/// Waits until both directories hold the same, and returns it.
+/// Waits until both directories have the same content, and returns it.
 #[track_caller]
 pub(crate) fn converge(left: &Path, right: &Path, limit_ms: u64) -> Tree {
     super::eventually(limit_ms, "both nodes converge", || {

@@ -1,7 +1,7 @@
-//! Who may use the machine at the moment.
+//! Exclusive and shared use of the machine.
 //!
-//! Owns the turns of the tests in this process: those that measure deadlines have the machine to
-//! themselves, the others share it. Must never be taken twice by one test, or it waits for itself.
+//! Owns the turns of the tests in this process: tests that measure deadlines have the machine
+//! exclusively, the others share it. Must never be taken twice by one test, which would wait for itself.
 
 use parking_lot::{Condvar, Mutex};
 
@@ -15,14 +15,14 @@ struct State {
 static STATE: Mutex<State> = Mutex::new(State { sharing: 0, alone: false, waiting: 0 });
 static CHANGED: Condvar = Condvar::new();
 
-/// A turn; it ends when this is dropped.
+/// A turn; dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Turn {
     alone: bool,
 }
 
 impl Turn {
-    /// Waits until no test has, or waits for, the machine alone.
+    /// Waits until no test uses the machine exclusively, or waits for that.
     pub(crate) fn shared() -> Self {
         let mut state = STATE.lock();
         CHANGED.wait_while(&mut state, |state| state.alone || state.waiting > 0);

@@ -1,4 +1,4 @@
-//! The rules on servers of other projects, where these are there.
+//! The rules on servers of other projects, if these are installed.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn moto_takes_and_gives_back_the_rules() {
     bench.says(&["plan", &url], 0, &["no rule of ours, none of others"]);
 }
 
-/// Says past the capture of output, and in one piece, that a test could not run.
+/// Prints in one piece, bypassing the capture of output, that a test could not run.
 fn skipped(test: &str, why: &str) {
     let line = format!("SKIPPED {test}: {why}\n");
     drop(std::io::stderr().lock().write_all(line.as_bytes()));

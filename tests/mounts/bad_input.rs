@@ -1,5 +1,5 @@
-//! Bad input: refused before anything is changed, naming what, the value and the remedy; and the names,
-//! sizes and full disks that a cache must take.
+//! Bad input: refused before anything is changed, with the key, the value and the remedy; and the
+//! names, sizes and full disks that a cache must handle.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -28,7 +28,7 @@ fn text(path: &Path) -> String {
     path.to_str().must("a path that is text").to_owned()
 }
 
-/// A site with a good mount point and a good cache directory's place.
+/// A site with a good mount point and a good path for the cache directory.
 pub(crate) struct Desk {
     pub(crate) site: Site,
     pub(crate) mount: String,
@@ -49,14 +49,14 @@ impl Desk {
         run(&mut command, LIMIT_MS)
     }
 
-    /// What lies on the disk, apart from the runtime directory.
+    /// Returns what is on the disk, apart from the runtime directory.
     fn disk(&self) -> Tree {
         let mut all = tree::read(self.site.path()).must("read the site");
         all.retain(|path, _| !path.starts_with("run"));
         all
     }
 
-    /// Does what must be refused: exit code 2, a message with these words and a hint, and nothing
+    /// Runs what must be refused: exit code 2, a message with these words and a hint, and nothing
     /// changed on the disk.
     #[track_caller]
     pub(crate) fn refuses(&self, what: impl FnOnce(&Self) -> Said, names: &[&str]) {
@@ -178,7 +178,7 @@ fn bad_input_mount_points_in_use_and_stale() {
     assert!(said.err.contains(&cache) && names_it, "{said:?}");
     assert_eq!(std::fs::read(node.at("kept")).must("the first mount goes on"), b"x");
 
-    // What a crash left is cleared, by the same daemon's next start and by `unmount`.
+    // What a crash left is removed by the next start of the same daemon, and by `unmount`.
     node.kill_only();
     assert!(is_mounted(&node.mount), "a dead mount is left behind");
     node.up();
@@ -258,13 +258,13 @@ fn bad_input_remotes_of_another_format() {
     assert_eq!(std::fs::read(node.at("entry")).must("read"), b"x");
 }
 
-/// A store that cannot do what everything rests on is refused. Who finds that out later, because it could
-/// not be reached at the mount, goes on without it.
+/// A store that lacks a required ability is refused. A mount that finds this out later, because the
+/// store was unreachable at its start, goes on without the store.
 #[test]
 fn bad_input_a_store_that_is_unable() {
     let (desk, aside) = (Desk::new(), Site::new());
     let store = Store::s3(&aside);
-    // It holds our format already, so that it gets as far as being tried.
+    // The store already has our format, so that it gets as far as the trial.
     drop(Node::start(&aside, "first", Some(&store), Options::new(Io::best())));
     store.unable(Unable::Overwrite);
     let url = store.url();
@@ -289,7 +289,7 @@ fn bad_input_a_store_that_is_unable() {
     assert!((1..=2).contains(&told), "{}", late.log());
 }
 
-/// A bucket that is not there. The server in this process makes each bucket that it is asked for.
+/// A missing bucket. The server in this process makes each bucket that is requested.
 #[test]
 fn bad_input_a_missing_bucket() {
     let store = match Store::moto() {
@@ -306,10 +306,10 @@ fn bad_input_a_missing_bucket() {
     desk.refuses(mount, &[url]);
 }
 
-/// Every name that a disk takes, the mount takes; what a disk refuses, it refuses in the same way.
+/// The mount accepts every name that a disk accepts, and refuses the others in the same way.
 fn bad_input_names(io: Io) {
     let cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let odd: Vec<Vec<u8>> = vec![
         vec![b'n'; 255],
         b"line\nbreak".to_vec(),
@@ -329,18 +329,18 @@ fn bad_input_names(io: Io) {
     ];
     for name in &odd {
         let path = cluster.a.at(OsStr::from_bytes(name));
-        hand.put(&path, name).must(format_args!("put {name:?}"));
+        process.put(&path, name).must(format_args!("put {name:?}"));
         let mut dir = name.clone();
         dir.truncate(250);
         dir.extend(b".d");
         let dir = cluster.a.at(OsStr::from_bytes(&dir));
-        hand.mkdir(&dir).must("mkdir");
-        hand.put(&dir.join(OsStr::from_bytes(name)), name).must("put");
+        process.mkdir(&dir).must("mkdir");
+        process.put(&dir.join(OsStr::from_bytes(name)), name).must("put");
     }
     let long = cluster.a.at(OsStr::from_bytes(&[b'n'; 256]));
-    assert_eq!(hand.put(&long, b"x"), Err(Errno::NAMETOOLONG));
-    assert_eq!(hand.stat(&long), Err(Errno::NAMETOOLONG));
-    assert_eq!(hand.mkdir(&long), Err(Errno::NAMETOOLONG));
+    assert_eq!(process.put(&long, b"x"), Err(Errno::NAMETOOLONG));
+    assert_eq!(process.stat(&long), Err(Errno::NAMETOOLONG));
+    assert_eq!(process.mkdir(&long), Err(Errno::NAMETOOLONG));
     cluster.a.drain();
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert_eq!(all.len(), odd.len() * 3);
@@ -353,19 +353,19 @@ in_both_modes!(bad_input_names);
 
 fn bad_input_depth(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut below = PathBuf::new();
     for level in 0..100 {
         below.push(format!("level-{level}"));
-        hand.mkdir(&cluster.a.mount.join(&below)).must(format_args!("level {level}"));
+        process.mkdir(&cluster.a.mount.join(&below)).must(format_args!("level {level}"));
     }
-    hand.put(&cluster.a.mount.join(&below).join("leaf"), b"deep").must("put");
+    process.put(&cluster.a.mount.join(&below).join("leaf"), b"deep").must("put");
     cluster.a.drain();
     eventually(6_000, "the leaf on node B", || {
         let read = std::fs::read(cluster.b.mount.join(&below).join("leaf"));
         read.map_err(|error| error.to_string())
     });
-    hand.rename(&cluster.a.at("level-0"), &cluster.a.at("moved")).must("rename it all");
+    process.rename(&cluster.a.at("level-0"), &cluster.a.at("moved")).must("rename it all");
     let moved = PathBuf::from("moved").join(below.strip_prefix("level-0").must("below"));
     assert_eq!(std::fs::read(cluster.a.mount.join(&moved).join("leaf")).must("read"), b"deep");
     cluster.a.kill_only();
@@ -390,10 +390,10 @@ fn bad_input_sizes() {
         return;
     }
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).cache_size("20GiB"));
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("empty"), b"").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("empty"), b"").must("put");
     let disk = rustix::fs::statvfs(cluster.site.path()).must("statvfs");
-    // The upload is compressed; what a node fetches may be written out in full.
+    // The upload is compressed; a fetched file may be written in full.
     if disk.f_bavail * disk.f_frsize < 3 * HUGE {
         skipped("bad_input_sizes", "less than 15 GiB of room for a file of 5 GiB on two nodes");
         return;
@@ -407,13 +407,13 @@ fn bad_input_sizes() {
     slow.pwrite(fd, HUGE - 5, b"end..").must("write at the end");
     slow.pwrite(fd, 3 << 30, b"middle").must("write in the middle");
     slow.close(fd).must("close");
-    assert_eq!(hand.stat(&path).must("stat").size, HUGE);
-    let check = |hand: &mut SyscallProcess, path: &Path| {
-        let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
-        assert_eq!(hand.read(fd, HUGE - 5, 10).must("read"), b"end..");
-        assert_eq!(hand.read(fd, (3 << 30) - 1, 8).must("read"), b"\0middle\0");
-        assert_eq!(hand.read(fd, 0, 3).must("read"), [0; 3]);
-        hand.close(fd).must("close");
+    assert_eq!(process.stat(&path).must("stat").size, HUGE);
+    let check = |process: &mut SyscallProcess, path: &Path| {
+        let fd = process.open(path, OFlags::RDONLY, 0).must("open");
+        assert_eq!(process.read(fd, HUGE - 5, 10).must("read"), b"end..");
+        assert_eq!(process.read(fd, (3 << 30) - 1, 8).must("read"), b"\0middle\0");
+        assert_eq!(process.read(fd, 0, 3).must("read"), [0; 3]);
+        process.close(fd).must("close");
     };
     check(&mut slow, &path);
     crate::harness::say(format_args!("5 GiB closed after {:?}", wall().saturating_sub(start)));
@@ -431,7 +431,7 @@ fn bad_input_sizes() {
     assert_eq!(std::fs::read(cluster.b.at("empty")).must("read"), b"");
 }
 
-/// A full disk: ENOSPC, nothing published is lost, and it goes on when there is room.
+/// A full disk: writers get ENOSPC, nothing published is lost, and writing works again when there is room.
 fn bad_input_full_disk(io: Io) {
     let name = format!("bad_input_full_disk::{}", io.word());
     if !is_root() {
@@ -461,20 +461,20 @@ in_both_modes!(bad_input_full_disk);
 
 fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     let content = |k: u64| body::make(Id { writer: 1, seq: k }, 3_000_000);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     store.fail();
     for k in 0..5 {
-        hand.put(&node.at(format!("f{k}")), &content(k)).must("put");
+        process.put(&node.at(format!("f{k}")), &content(k)).must("put");
     }
-    // Another program fills the disk: all but a little of it.
+    // Another program fills the disk almost completely.
     let room = rustix::fs::statvfs(disk).must("statvfs");
     let fill = (room.f_bavail * room.f_frsize).saturating_sub(4 << 20);
     let hog = disk.join("hog");
     std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
     let mut refused = 0;
     for k in 5..12 {
-        match hand.put(&node.at(format!("f{k}")), &content(k)) {
-            Ok(()) => assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k))),
+        match process.put(&node.at(format!("f{k}")), &content(k)) {
+            Ok(()) => assert!(process.get(&node.at(format!("f{k}"))) == Ok(content(k))),
             Err(errno) => {
                 assert_eq!(errno, Errno::NOSPC);
                 refused += 1;
@@ -485,22 +485,25 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     node.expect_error("No space");
     node.expect_error("NoSpace");
     for k in 0..5 {
-        assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} on a full disk");
+        assert!(process.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} on a full disk");
     }
     node.kill_only();
-    // A file in the place of a shared directory is refused at a start.
+    // At a start, a file in the place of a shared directory is refused.
     store.heal();
     node.up();
     for k in 0..5 {
-        assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} on a full disk again");
+        assert!(
+            process.get(&node.at(format!("f{k}"))) == Ok(content(k)),
+            "f{k} on a full disk again"
+        );
     }
     node.kill_only();
     std::fs::remove_file(&hog).must("make room");
     node.up();
     for k in 0..5 {
-        assert!(hand.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} after a restart");
+        assert!(process.get(&node.at(format!("f{k}"))) == Ok(content(k)), "f{k} after a restart");
     }
-    hand.put(&node.at("later"), &content(99)).must("put when there is room");
+    process.put(&node.at("later"), &content(99)).must("put when there is room");
     node.drain();
 }
 
@@ -518,9 +521,9 @@ fn bad_input_cache_directory_of_an_earlier_version(io: Io) {
     run(&mut tar, 10_000).good();
     for round in ["first", "second"] {
         let node = Node::start_in(&site, "m", None, Options::new(io), &cache);
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         let mut expect = |name: &str, want: &[u8]| {
-            let read = hand.get(&node.at(format!("d/{name}"))).must(name);
+            let read = process.get(&node.at(format!("d/{name}"))).must(name);
             assert!(read == want, "{name}, {round} start: {} bytes", read.len());
         };
         for k in 0..8 {
@@ -532,16 +535,16 @@ fn bad_input_cache_directory_of_an_earlier_version(io: Io) {
         expect("still-open", b"closed once");
         expect("link", "entry 1 ".repeat(400).as_bytes());
         expect("hard", "entry 2 ".repeat(600).as_bytes());
-        assert_eq!(hand.getxattr(&node.at("d/f3"), "user.k"), Ok(b"v".to_vec()), "{round}");
+        assert_eq!(process.getxattr(&node.at("d/f3"), "user.k"), Ok(b"v".to_vec()), "{round}");
         assert_eq!(std::fs::metadata(node.at("d/f2")).must("stat").nlink(), 2, "{round}");
         for name in ["gone", "never-closed", "tmp"] {
             assert_eq!(
-                hand.get(&node.at(format!("d/{name}"))),
+                process.get(&node.at(format!("d/{name}"))),
                 Err(Errno::NOENT),
                 "{name}, {round}"
             );
         }
-        hand.put(&node.at(format!("d/new-{round}")), b"new").must("write");
+        process.put(&node.at(format!("d/new-{round}")), b"new").must("write");
     }
     let left = std::fs::read_dir(cache.join("v1/staging")).must("list");
     let left = left.map(|entry| entry.and_then(|entry| entry.metadata()).must("stat"));

@@ -1,6 +1,6 @@
-//! Bad input in the store of a mount that runs, and of one that starts: a commit, pack or checkpoint that is cut
-//! off, of a newer format, or more than its limit. The mount goes on, says what it left out and what to do, and
-//! serves all else.
+//! Bad objects in the store of a running mount, and of one that starts: a commit, pack or
+//! checkpoint that is cut off, of a newer format, or above its limits. The mount goes on, logs what
+//! it left out and what to do, and serves all else.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -19,9 +19,9 @@ use crate::harness::{
     Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, eventually, sleep_ms, tree,
 };
 
-/// The node that seems to have written what is forged.
+/// The apparent writer of forged objects.
 const FORGER: NodeId = NodeId(0xf0_f0);
-/// More than a commit may hold, and more than a frame of a pack or checkpoint.
+/// More than the limit of a commit, and of a frame of a pack or checkpoint.
 const TOO_MUCH: usize = 65 << 20;
 /// A file of this length lies in a pack.
 const SMALL: usize = 60_000;
@@ -29,7 +29,7 @@ const SUM_BYTES: usize = 32;
 const REMEDY_NEWER: &str = "bring this node up to date";
 const REMEDY_DAMAGED: &str = "written again";
 
-/// What is done to good bytes.
+/// Damages good bytes.
 type Spoil = fn(&[u8]) -> Vec<u8>;
 
 fn content(seq: u64, len: usize) -> Vec<u8> {
@@ -40,12 +40,12 @@ fn halved(good: &[u8]) -> Vec<u8> {
     good[..good.len() / 2].to_vec()
 }
 
-/// Returns zeros, compressed; far more come out than went in.
+/// Returns compressed zeros, which decompress to far more bytes.
 fn bomb() -> Vec<u8> {
     zstd::bulk::compress(&vec![0; TOO_MUCH], 3).must("compress")
 }
 
-/// Puts an object into the store, whole at once.
+/// Puts an object into the store atomically.
 fn place(cluster: &Cluster, at: &Path, bytes: &[u8]) {
     let aside = cluster.site.path().join("aside");
     std::fs::write(&aside, bytes).must("write an object aside");
@@ -59,7 +59,7 @@ fn warnings(node: &Node, name: &str) -> Vec<String> {
     lines.map(str::to_owned).collect()
 }
 
-/// Waits for one warning about `name` for each start of the node, with these words in it.
+/// Waits for one warning about `name` with these words for each start of the node.
 #[track_caller]
 fn said(node: &Node, name: &str, starts: usize, words: &[&str]) {
     let lines = eventually(10_000, format_args!("it is said of {name}"), || {
@@ -72,7 +72,7 @@ fn said(node: &Node, name: &str, starts: usize, words: &[&str]) {
     }
 }
 
-/// A commit that makes one file, whose bytes it holds.
+/// Makes a commit that creates one file, whose bytes it contains.
 fn commit(sequence: u64, name: &str) -> Vec<u8> {
     let bytes = content(sequence, 900);
     let (digest, size) = (Digest::of(&bytes), bytes.len() as u64);
@@ -95,7 +95,7 @@ fn commit(sequence: u64, name: &str) -> Vec<u8> {
     encode_commit(&commit).must("encode")
 }
 
-/// Makes a commit of another version, raw size or frame, with the sum that belongs to it.
+/// Makes a commit of another version, raw size or frame, with the matching sum.
 fn forged(good: &[u8], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = good[..good.len() - SUM_BYTES].to_vec();
     change(&mut bytes);
@@ -134,8 +134,8 @@ const BAD_COMMITS: [(&str, Spoil, &str); 5] = [
 #[test]
 fn bad_input_commits_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("before"), &content(100, SMALL)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("before"), &content(100, SMALL)).must("put");
     cluster.settle();
     let log = cluster.store.objects().join(keys::LOG);
     let mut names = Vec::new();
@@ -144,7 +144,7 @@ fn bad_input_commits_in_the_store() {
         let name = keys::commit_name(&decode_commit(&good).must("a good commit").stamp);
         place(&cluster, &log.join(&name), &spoil(&good));
         names.push((name, remedy));
-        // Stamps of their own.
+        // So that the stamps differ.
         sleep_ms(2);
     }
     let last = commit(names.len() as u64, "found");
@@ -162,7 +162,7 @@ fn bad_input_commits_in_the_store() {
     };
     serves(&cluster.a, 1);
     serves(&cluster.b, 1);
-    hand.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
+    process.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
     cluster.settle();
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     assert_eq!(tree::texts(&cluster.a.mount), ["after", "before", "found"]);
@@ -175,13 +175,13 @@ fn bad_input_commits_in_the_store() {
         let there = tree::converge(&cluster.a.mount, &node.mount, 10_000);
         assert_eq!(tree::difference(&all, &there), "");
     }
-    // What was left out can be written like anything else.
-    hand.put(&late.at("cut-off"), &content(102, SMALL)).must("put");
+    // Names that were left out can be written like any other.
+    process.put(&late.at("cut-off"), &content(102, SMALL)).must("put");
     late.drain();
     tree::converge(&late.mount, &cluster.b.mount, 10_000);
 }
 
-/// Changes the parts of a pack with one member: its frame, and the index record behind that.
+/// Changes the parts of a pack with one member: its frame, and the index record after it.
 fn repacked(good: &[u8], change: impl FnOnce(&mut [u8], &mut Vec<u8>, &mut [u8])) -> Vec<u8> {
     let (index_at, sum_at) = (good.len() - 84, good.len() - 40);
     let mut head = good[..10].to_vec();
@@ -193,7 +193,7 @@ fn repacked(good: &[u8], change: impl FnOnce(&mut [u8], &mut Vec<u8>, &mut [u8])
     [&head, &frame, &index, &sum.finalize().as_bytes()[..], &good[sum_at + SUM_BYTES..]].concat()
 }
 
-/// A frame of the same length that holds far more than it should; the rest of it is one to be skipped.
+/// Makes a frame of the same length that holds far more than it should; the rest is a skippable frame.
 fn inflated(frame: &mut [u8]) {
     let bomb = bomb();
     let rest = frame.len() - bomb.len() - 8;
@@ -202,7 +202,7 @@ fn inflated(frame: &mut [u8]) {
     frame[bomb.len() + 4..][..4].copy_from_slice(&(rest as u32).to_le_bytes());
 }
 
-/// Packs, and whether the bytes of the blob in them are still to be had.
+/// Damaged packs, and whether the bytes of the blob in them are still readable.
 const BAD_PACKS: [(&str, Spoil, bool); 6] = [
     ("cut-off", halved, false),
     ("newer", |good| repacked(good, |head, _, _| head[8] = 2), true),
@@ -228,24 +228,24 @@ const BAD_PACKS: [(&str, Spoil, bool); 6] = [
 #[test]
 fn bad_input_packs_in_the_store() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut packs = Vec::new();
     for (seq, (what, ..)) in (0..).zip(BAD_PACKS) {
         let before = cluster.store.objects_in(keys::PACKS);
-        hand.put(&cluster.a.at(what), &content(seq, SMALL)).must("put");
+        process.put(&cluster.a.at(what), &content(seq, SMALL)).must("put");
         cluster.a.drain();
         let mut new = cluster.store.objects_in(keys::PACKS);
         new.retain(|path| !before.contains(path));
         assert_eq!(new.len(), 1, "a pack for each file");
         packs.append(&mut new);
     }
-    hand.put(&cluster.a.at("good"), &content(100, SMALL)).must("put");
+    process.put(&cluster.a.at("good"), &content(100, SMALL)).must("put");
     cluster.a.drain();
     eventually(5_000, "node B has the names", || {
         let names = tree::texts(&cluster.b.mount);
         if names.len() == packs.len() + 1 { Ok(()) } else { Err(format!("{names:?}")) }
     });
-    // The node that wrote it would store again what is damaged.
+    // Otherwise the node that wrote it would store the damaged content again.
     cluster.a.stop();
     for (path, (_, spoil, _)) in packs.iter().zip(BAD_PACKS) {
         let good = std::fs::read(path).must("read a pack");
@@ -271,9 +271,9 @@ fn bad_input_packs_in_the_store() {
         assert!(damaged.len() <= 1, "{damaged:#?}");
     }
     said(&late, "it is a miss until rewritten", 1, &["missing or damaged"]);
-    // The mounts go on; and a node that has the bytes stores again what is damaged.
-    hand.put(&cluster.b.at("newer-within"), &content(2, SMALL)).must("put");
-    hand.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
+    // The mounts go on, and a node that has the bytes stores the damaged content again.
+    process.put(&cluster.b.at("newer-within"), &content(2, SMALL)).must("put");
+    process.put(&cluster.b.at("after"), &content(101, SMALL)).must("put");
     cluster.b.drain();
     cluster.a.up();
     for node in [&cluster.a, &cluster.b] {
@@ -287,7 +287,7 @@ fn bad_input_packs_in_the_store() {
     }
 }
 
-/// The start of a checkpoint: magic, version, and the sum of these.
+/// Makes the start of a checkpoint: magic, version, and their sum.
 fn checkpoint_head(version: u8) -> Vec<u8> {
     let mut head = b"HFCKPT\r\n".to_vec();
     head.extend_from_slice(&[version, 0]);
@@ -296,7 +296,7 @@ fn checkpoint_head(version: u8) -> Vec<u8> {
     head
 }
 
-/// A checkpoint whose first frame holds `says` bytes by its own account, and in truth far too many.
+/// Makes a checkpoint whose first frame claims `says` bytes, but holds far too many.
 fn inflated_checkpoint(says: usize) -> Vec<u8> {
     let (mut bytes, bomb) = (checkpoint_head(1), bomb());
     let mut head = vec![0];
@@ -329,7 +329,7 @@ fn bad_input_checkpoints_in_the_store() {
     let good = std::fs::read(newest).must("read a checkpoint");
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
     for (k, (what, spoil)) in BAD_CHECKPOINTS.into_iter().enumerate() {
-        // It seems to be the newest of all.
+        // It looks like the newest of all.
         let ms = wall().as_millis() as u64;
         let name = keys::checkpoint_name(&Stamp { ms, counter: 0, node: FORGER });
         let at = cluster.store.objects().join(keys::CHECKPOINTS).join(&name);
@@ -341,7 +341,7 @@ fn bad_input_checkpoints_in_the_store() {
         said(&late, &name, 1, &["the one before it is, or the whole log", REMEDY_NEWER]);
         let began = late.log().matches("started from a checkpoint").count();
         assert_eq!(began, 1, "{what}: from the one before: {}", late.log());
-        // Those that run have no use for it, and go on.
+        // Running nodes do not need it, and go on.
         let bytes = content(k as u64, SMALL);
         SyscallProcess::new().put(&cluster.a.at("again"), &bytes).must("put");
         cluster.a.drain();

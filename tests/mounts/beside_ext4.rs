@@ -1,8 +1,10 @@
-//! Random programs of system calls on two mounts and on the disk's own file system: on one node each call has the same result.
+//! Random programs of system calls on two mounts and on the disk's own file system: on one node
+//! each call has the same result.
 //!
-//! Two processes take turns. What one has open for writing it closes before the other has its turn, because until then
-//! others do not see it (P1), and what one has open for reading stays as it was (P3): there the results differ on purpose.
-//! `HEARTHFS_TEST_SEEDS=N` runs N programs. One that fails is made as short as it goes, and printed call by call.
+//! Two processes take turns. Each closes what it has open for writing before the other's turn,
+//! because until then others do not see it (P1). What one has open for reading stays as it was
+//! (P3). There the results would differ on purpose. `HEARTHFS_TEST_SEEDS=N` runs N programs. A
+//! failing program is shortened as far as possible, and printed call by call.
 
 use std::path::{Path, PathBuf};
 
@@ -17,14 +19,14 @@ use crate::harness::{
 
 const SEEDS: u64 = 30;
 const ACTS: u64 = 150;
-/// How often a failing program is run to make it shorter.
+/// The most runs of a failing program to shorten it.
 const SHRINKS_MAX: usize = 400;
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
-/// Directories and files have names of one kind, so that a call often meets what it does not expect.
+/// Directories and files share their names, so that a call often meets an unexpected kind.
 const PATHS: [&str; 10] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "f", "f/a"];
 const NAMES: [&str; 2] = ["user.one", "user.two"];
-/// Times that a program sets come before this, those that a file system gives after.
+/// Times that a program sets are before this, those that a file system gives are after.
 const EARLY_S: i64 = 1_000_000_000;
 
 /// One step of a process: all its calls come one after another.
@@ -33,10 +35,10 @@ enum Act {
     Put(usize, u64),
     PutNew(usize, u64),
     Append(usize, u64),
-    /// Opens for reading and writing, writes, reads, cuts, looks, and closes.
+    /// Opens for reading and writing, writes, reads, truncates, stats, and closes.
     Update(usize, u64, u64, u64),
     Get(usize),
-    /// Opens, removes the name, and reads and looks by the descriptor.
+    /// Opens, removes the name, and reads and stats through the descriptor.
     GetRemoved(usize),
     /// Makes a file, renames it while it is open, writes more, and closes.
     RenameOpen(usize, usize, u64),
@@ -101,7 +103,7 @@ fn bytes(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|at| (seed.wrapping_mul(31).wrapping_add(at * 7) >> 3) as u8).collect()
 }
 
-/// What calls come to, in words.
+/// The results of calls, in words.
 struct Told(String);
 
 impl Told {
@@ -110,7 +112,7 @@ impl Told {
             Ok(value) => format!("{value:?}"),
             Err(errno) => format!("{errno:?}"),
         };
-        // Long contents are told apart by their digest.
+        // Long contents are compared by their digest.
         let text = match text.len() {
             0..200 => text,
             len => format!("{len} characters {}", &blake3::hash(text.as_bytes()).to_hex()[..12]),
@@ -120,8 +122,8 @@ impl Told {
         result.ok()
     }
 
-    /// Adds what `stat` says and both file systems must say alike. The size of a directory is each one's own, and so is the
-    /// time of what was just written.
+    /// Adds the parts of `stat` that must be equal on both file systems. The size of a directory
+    /// and the time of a recent write may differ.
     fn stat(&mut self, result: Result<Stat, Errno>) {
         self.add(result.map(|stat| {
             let is_dir = stat.mode & 0o170_000 == 0o040_000;
@@ -132,15 +134,21 @@ impl Told {
     }
 }
 
-/// Takes a step that opens a file. Each call is made only if the one before it had a result.
-fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[PathBuf], act: &Act) {
-    let read = |hand: &mut SyscallProcess, told: &mut Told, fd| {
-        told.add(hand.read(fd, 0, 40_000));
-        told.stat(hand.fstat(fd));
+/// Takes a step that opens a file. Each call is made only if the one before it succeeded.
+fn take_open(
+    process: &mut SyscallProcess,
+    told: &mut Told,
+    number: u64,
+    at: &[PathBuf],
+    act: &Act,
+) {
+    let read = |process: &mut SyscallProcess, told: &mut Told, fd| {
+        told.add(process.read(fd, 0, 40_000));
+        told.stat(process.fstat(fd));
     };
-    let opened = |hand: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
-        let fd = hand.open(&at[path], flags, 0o640);
-        // The number of a descriptor says nothing.
+    let opened = |process: &mut SyscallProcess, told: &mut Told, path: usize, flags| {
+        let fd = process.open(&at[path], flags, 0o640);
+        // The number of a descriptor is irrelevant.
         told.add(fd.map(drop));
         fd.ok()
     };
@@ -148,38 +156,38 @@ fn take_open(hand: &mut SyscallProcess, told: &mut Told, number: u64, at: &[Path
         Act::PutNew(path, len) | Act::Append(path, len) => {
             let append = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
             let flags = if matches!(act, Act::Append(..)) { append } else { CREATE_NEW };
-            let Some(fd) = opened(hand, told, *path, flags) else { return };
-            told.add(hand.write(fd, &bytes(number, *len)));
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, flags) else { return };
+            told.add(process.write(fd, &bytes(number, *len)));
+            told.add(process.close(fd));
         }
         Act::Update(path, offset, len, cut) => {
-            let Some(fd) = opened(hand, told, *path, OFlags::RDWR) else { return };
-            told.add(hand.pwrite(fd, *offset, &bytes(number, *len)));
-            read(hand, told, fd);
-            told.add(hand.ftruncate(fd, *cut));
-            read(hand, told, fd);
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, OFlags::RDWR) else { return };
+            told.add(process.pwrite(fd, *offset, &bytes(number, *len)));
+            read(process, told, fd);
+            told.add(process.ftruncate(fd, *cut));
+            read(process, told, fd);
+            told.add(process.close(fd));
         }
         Act::GetRemoved(path) => {
-            let Some(fd) = opened(hand, told, *path, OFlags::RDONLY) else { return };
-            told.add(hand.unlink(&at[*path]));
-            read(hand, told, fd);
-            told.add(hand.close(fd));
+            let Some(fd) = opened(process, told, *path, OFlags::RDONLY) else { return };
+            told.add(process.unlink(&at[*path]));
+            read(process, told, fd);
+            told.add(process.close(fd));
         }
         Act::RenameOpen(from, to, len) => {
-            let Some(fd) = opened(hand, told, *from, IN_PLACE) else { return };
-            told.add(hand.write(fd, &bytes(number, *len)));
-            told.add(hand.rename(&at[*from], &at[*to]));
-            told.add(hand.write(fd, &bytes(number + 1, *len)));
-            told.add(hand.close(fd));
-            told.add(hand.get(&at[*to]));
+            let Some(fd) = opened(process, told, *from, IN_PLACE) else { return };
+            told.add(process.write(fd, &bytes(number, *len)));
+            told.add(process.rename(&at[*from], &at[*to]));
+            told.add(process.write(fd, &bytes(number + 1, *len)));
+            told.add(process.close(fd));
+            told.add(process.get(&at[*to]));
         }
         _ => {}
     }
 }
 
-/// Takes one step in a directory, and returns what its calls came to.
-fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
+/// Takes one step in a directory, and returns the results of its calls.
+fn take(process: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> String {
     let at: Vec<PathBuf> = PATHS.iter().map(|path| base.join(path)).collect();
     let mut told = Told(String::new());
     match act {
@@ -187,35 +195,35 @@ fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> Strin
         | Act::Append(..)
         | Act::Update(..)
         | Act::GetRemoved(_)
-        | Act::RenameOpen(..) => take_open(hand, &mut told, number, &at, act),
-        Act::Put(path, len) => drop(told.add(hand.put(&at[*path], &bytes(number, *len)))),
-        Act::Get(path) => drop(told.add(hand.get(&at[*path]))),
-        Act::Unlink(path) => drop(told.add(hand.unlink(&at[*path]))),
+        | Act::RenameOpen(..) => take_open(process, &mut told, number, &at, act),
+        Act::Put(path, len) => drop(told.add(process.put(&at[*path], &bytes(number, *len)))),
+        Act::Get(path) => drop(told.add(process.get(&at[*path]))),
+        Act::Unlink(path) => drop(told.add(process.unlink(&at[*path]))),
         Act::Rename(from, to, flags) => {
-            told.add(hand.rename_with(&at[*from], &at[*to], *flags));
+            told.add(process.rename_with(&at[*from], &at[*to], *flags));
         }
-        Act::Link(from, to) => drop(told.add(hand.link(&at[*from], &at[*to]))),
+        Act::Link(from, to) => drop(told.add(process.link(&at[*from], &at[*to]))),
         Act::Symlink(target, path) => {
             let target = at[*target].file_name().must("a name").to_owned();
-            told.add(hand.symlink(Path::new(&target), &at[*path]));
+            told.add(process.symlink(Path::new(&target), &at[*path]));
         }
-        Act::Readlink(path) => drop(told.add(hand.readlink(&at[*path]))),
-        Act::Mkdir(path) => drop(told.add(hand.mkdir(&at[*path]))),
-        Act::Rmdir(path) => drop(told.add(hand.rmdir(&at[*path]))),
-        Act::Chmod(path, mode) => drop(told.add(hand.chmod(&at[*path], *mode))),
-        Act::Truncate(path, len) => drop(told.add(hand.truncate(&at[*path], *len))),
-        Act::Utimes(path, s) => drop(told.add(hand.utimes(&at[*path], *s, 5))),
+        Act::Readlink(path) => drop(told.add(process.readlink(&at[*path]))),
+        Act::Mkdir(path) => drop(told.add(process.mkdir(&at[*path]))),
+        Act::Rmdir(path) => drop(told.add(process.rmdir(&at[*path]))),
+        Act::Chmod(path, mode) => drop(told.add(process.chmod(&at[*path], *mode))),
+        Act::Truncate(path, len) => drop(told.add(process.truncate(&at[*path], *len))),
+        Act::Utimes(path, s) => drop(told.add(process.utimes(&at[*path], *s, 5))),
         Act::SetXattr(path, name, flags) => {
-            told.add(hand.setxattr(&at[*path], NAMES[*name], &bytes(number, 20), *flags));
+            told.add(process.setxattr(&at[*path], NAMES[*name], &bytes(number, 20), *flags));
         }
-        Act::GetXattr(path, name) => drop(told.add(hand.getxattr(&at[*path], NAMES[*name]))),
+        Act::GetXattr(path, name) => drop(told.add(process.getxattr(&at[*path], NAMES[*name]))),
         Act::RemoveXattr(path, name) => {
-            told.add(hand.removexattr(&at[*path], NAMES[*name]));
+            told.add(process.removexattr(&at[*path], NAMES[*name]));
         }
-        Act::Lstat(path) => told.stat(hand.lstat(&at[*path])),
-        Act::Stat(path) => told.stat(hand.stat(&at[*path])),
+        Act::Lstat(path) => told.stat(process.lstat(&at[*path])),
+        Act::Stat(path) => told.stat(process.stat(&at[*path])),
         Act::List(path) => {
-            let mut names = hand.list(&at[*path]);
+            let mut names = process.list(&at[*path]);
             if let Ok(names) = &mut names {
                 names.sort();
             }
@@ -225,17 +233,17 @@ fn take(hand: &mut SyscallProcess, base: &Path, number: u64, act: &Act) -> Strin
     told.0
 }
 
-/// The file systems side by side: a directory of the disk, and one of a mount.
+/// The file systems to compare: a directory of the disk, and one of a mount.
 struct Sides<'a> {
     disk: PathBuf,
     cluster: &'a Cluster,
-    hands: [SyscallProcess; 2],
+    processes: [SyscallProcess; 2],
     programs: u64,
 }
 
 impl Sides<'_> {
-    /// Runs a program in new directories. Returns the first step whose calls come to something else on the mount, or in what
-    /// the trees differ.
+    /// Runs a program in new directories. Returns the first step whose calls have another result on
+    /// the mount, or how the trees differ.
     fn differ(&mut self, steps: &[Step]) -> Option<String> {
         self.programs += 1;
         let name = format!("p{}", self.programs);
@@ -244,8 +252,9 @@ impl Sides<'_> {
             std::fs::create_dir(base).must("mkdir");
         }
         for (number, (who, act)) in steps.iter().enumerate() {
-            let hand = &mut self.hands[*who];
-            let [wanted, told] = [&disk, &mount].map(|base| take(hand, base, number as u64, act));
+            let process = &mut self.processes[*who];
+            let [wanted, told] =
+                [&disk, &mount].map(|base| take(process, base, number as u64, act));
             if wanted != told {
                 return Some(format!("step {number}: {wanted}on the disk, {told}on the mount"));
             }
@@ -255,7 +264,7 @@ impl Sides<'_> {
         (!difference.is_empty()).then_some(difference)
     }
 
-    /// Leaves out what a failing program fails without, and says what is left.
+    /// Removes the steps without which a failing program still fails, and returns the rest as text.
     fn shrink(&mut self, mut steps: Vec<Step>, mut why: String) -> String {
         let mut runs = 0;
         let mut at = steps.len();
@@ -278,8 +287,8 @@ fn beside_ext4_each_call_has_the_same_result(io: Io) {
     let seeds = wanted("HEARTHFS_TEST_SEEDS", SEEDS);
     let cluster = Cluster::two(io);
     let disk = cluster.site.dir("disk");
-    let hands = std::array::from_fn(|_| SyscallProcess::new());
-    let mut sides = Sides { disk, cluster: &cluster, hands, programs: 0 };
+    let processes = std::array::from_fn(|_| SyscallProcess::new());
+    let mut sides = Sides { disk, cluster: &cluster, processes, programs: 0 };
     for seed in 0..seeds {
         let mut dice = Dice::new(seed * 2 + u64::from(io == Io::Ordinary));
         let steps: Vec<Step> = (0..ACTS).map(|_| step(&mut dice)).collect();
@@ -287,7 +296,7 @@ fn beside_ext4_each_call_has_the_same_result(io: Io) {
             panic!("seed {seed}:\n{}", sides.shrink(steps, why));
         }
     }
-    // The other node comes to the same.
+    // The other node shows the same.
     let disk = sides.disk.clone();
     drop(sides);
     cluster.settle();

@@ -10,10 +10,10 @@ use crate::harness::{
     sleep_ms, tree,
 };
 
-/// Commits after which a checkpoint is due, and some more.
+/// More commits than make a checkpoint due.
 const COMMITS: usize = 270;
 
-/// By how much the name of a commit has to be before that of a checkpoint for that to have it for certain.
+/// How much older than a checkpoint a commit must be to be certainly in it.
 const BEFORE_MS: u64 = 1_000;
 
 /// Returns the time in an object's name, in milliseconds.
@@ -24,18 +24,18 @@ fn time_of(at: &Path) -> u64 {
 
 /// Writes until the log has many commits; returns how many files there are.
 pub(crate) fn fill(cluster: &Cluster) -> u64 {
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("dir")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("dir")).must("mkdir");
     let mut seq = 0;
     while cluster.store.objects_in("log").len() < COMMITS {
         assert!(seq < 5_000, "the log does not grow");
         let node = if seq % 2 == 0 { &cluster.a } else { &cluster.b };
-        // Nothing that would lie in a commit: that has to stay as long as it is used.
+        // Too large for a commit, which would have to stay as long as the content is used.
         let bytes = body::make(Id { writer: 1, seq }, 6_000);
         let at = if seq % 3 == 0 { format!("dir/f{seq}") } else { format!("f{seq}") };
-        // The other node has to have heard of the directory.
+        // The other node must have seen the directory.
         eventually(10_000, "put a file", || {
-            hand.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
+            process.put(&node.at(&at), &bytes).map_err(|error| error.to_string())
         });
         seq += 1;
         sleep_ms(15);
@@ -43,7 +43,7 @@ pub(crate) fn fill(cluster: &Cluster) -> u64 {
     seq
 }
 
-/// What the nodes of these tests are started with: one commit for each file.
+/// The options of nodes in these tests: one commit for each file.
 pub(crate) fn options(io: Io) -> Options {
     Options::new(io).delay("10ms")
 }
@@ -53,18 +53,18 @@ fn checkpoints_start_a_new_node_without_the_log(io: Io) {
 }
 in_both_modes!(checkpoints_start_a_new_node_without_the_log);
 
-/// A node that starts where the log below the checkpoint is gone shows what the others do.
+/// A node that starts after the log below the checkpoint was deleted shows the same as the others.
 pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     let files = fill(cluster);
-    let mut hand = SyscallProcess::new();
-    hand.unlink(&cluster.a.at("f1")).must("unlink");
-    hand.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
-    // An end of a node writes one that is due, and so does a drain.
+    let mut process = SyscallProcess::new();
+    process.unlink(&cluster.a.at("f1")).must("unlink");
+    process.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
+    // A checkpoint that is due is written when a node ends, and at a drain.
     cluster.settle();
     cluster.a.drain();
     let written = cluster.store.objects_in("checkpoints");
     assert!(!written.is_empty(), "none was written: {}", cluster.a.log());
-    // A running node has to have read what is taken away: that is what the grace time is for.
+    // A running node must have read what is removed; the grace time ensures that.
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
     let latest = written.iter().map(|at| time_of(at)).max().must("there is one");
     let covered = |at: &PathBuf| time_of(at) + BEFORE_MS < latest;
@@ -73,7 +73,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     for commit in below {
         std::fs::remove_file(commit).must("remove a commit");
     }
-    hand.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
+    process.put(&cluster.b.at("later"), &body::make(Id { writer: 2, seq: 0 }, 7_000)).must("put");
     cluster.settle();
     let mut c = Node::start(&cluster.site, "c", Some(&cluster.store), options(io));
     let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
@@ -81,7 +81,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     assert_eq!(found.len(), wanted.len());
     assert_eq!(found.len() as u64, files + 1, "all files but one, the directory, the last one");
     assert!(c.log().contains("started from a checkpoint"), "{}", c.log());
-    // It goes on from there, also after a restart and after a kill.
+    // It continues from there, also after a restart and after a kill.
     for end in 0..2 {
         if end == 0 {
             c.stop();
@@ -89,14 +89,15 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
             c.kill_only();
         }
         c.up();
-        hand.put(&c.at(format!("again{end}")), &body::make(Id { writer: 3, seq: 0 }, 7_000))
+        process
+            .put(&c.at(format!("again{end}")), &body::make(Id { writer: 3, seq: 0 }, 7_000))
             .must("put");
         c.drain();
         tree::converge(&cluster.a.mount, &c.mount, 20_000);
     }
 }
 
-/// A checkpoint that is damaged is said once, and the log is read instead.
+/// A damaged checkpoint is logged once, and the log is read instead.
 #[test]
 fn checkpoints_that_are_damaged_are_passed_over() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));

@@ -65,7 +65,7 @@ fn client_dirs_are_made_once_and_then_left_alone() {
     }
     std::fs::set_permissions(a.at("ccache"), std::fs::Permissions::from_mode(0o700)).must("chmod");
     a.drain();
-    // Another node finds them; so does the same one when it starts again.
+    // Another node finds them, and so does the same one after a restart.
     let mut b = Node::start(&site, "b", Some(&store), options.clone());
     await_dirs(&b);
     a.stop();
@@ -73,7 +73,7 @@ fn client_dirs_are_made_once_and_then_left_alone() {
     await_dirs(&a);
     b.drain();
     a.drain();
-    // A change that is made after them arrives after them: what either would have made is there by now.
+    // A later change also arrives later: by then, everything that either node would have made is there.
     for (from, to) in [(&a, &b), (&b, &a)] {
         let mark = format!("mark-of-{}", from.mount.file_name().must("a name").to_string_lossy());
         let before = commits(from);
@@ -146,7 +146,7 @@ fn client_dirs_that_cannot_be_made_are_said_once_and_fail_nothing() {
     assert_eq!(std::fs::read(node.at("jax")).must("read"), b"a file");
     assert_eq!((mode(&node, "ccache"), mode(&node, "vllm")), (SHARED, SHARED));
     node.stop();
-    // Readers make nothing, and need not be told.
+    // Readers make no directories, and get no warning.
     let mut reader =
         Node::start(&site, "r", None, Options::new(Io::best()).client_dirs("1777").read_only());
     assert!(names(&reader).is_empty());

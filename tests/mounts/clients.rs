@@ -18,7 +18,7 @@ pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }
 
-/// Returns the Python of the environment that `.ci/run` makes, else the system's.
+/// Returns the Python of the environment that `.ci/run` makes, or else the system's.
 pub(crate) fn python() -> Option<PathBuf> {
     if let Some(set) = std::env::var_os("HEARTHFS_CLIENTS_PYTHON") {
         return Some(set.into());
@@ -44,7 +44,7 @@ pub(crate) fn python_with(test: &str, module: &str) -> Option<PathBuf> {
 pub(crate) fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     dress(&mut command, cluster.site.path());
-    // On some machines this is set, and hides what CPython does to a cache directory.
+    // Some machines set this, which hides what CPython does to a cache directory.
     command.env_remove("PYTHONDONTWRITEBYTECODE");
     if !name.is_empty() {
         command.arg(script(name));
@@ -56,8 +56,8 @@ pub(crate) fn command(cluster: &Cluster, program: &Path, name: &str, args: &[&st
 /// Returns a command that sees `node` at a path which is the same for all nodes, and that path.
 ///
 /// Several clients put absolute paths into their entries or keys, so all nodes of a cluster must be
-/// mounted at one path. On one machine each process gets a mount namespace of its own for that; who
-/// is not root goes without, where the client can be told to leave paths out.
+/// mounted at one path. On one machine each process gets a mount namespace of its own for that.
+/// Without root there is none, and the client must be told to leave paths out.
 pub(crate) fn at_one_path(cluster: &Cluster, node: &Node, program: &Path) -> (Command, PathBuf) {
     if !is_root() || !is_there("unshare") {
         return (command(cluster, program, "", &[]), node.mount.clone());
@@ -124,7 +124,8 @@ fn clients_jax_cold_on_one_node_warm_on_the_other(io: Io) {
 }
 in_both_modes!(clients_jax_cold_on_one_node_warm_on_the_other);
 
-/// With a limit of its own JAX writes a file on each hit. That is no commit, and no entry is without that file on any node.
+/// With a limit of its own JAX writes a file on each hit. That makes no commit, and on every node
+/// each entry has that file.
 #[test]
 fn clients_jax_with_a_size_limit() {
     let Some(python) = python_with("clients_jax_with_a_size_limit", "jax, filelock") else {
@@ -158,7 +159,7 @@ fn clients_jax_with_a_size_limit() {
         }
     });
     assert_eq!(commits(&cluster.a), before, "a hit is no commit");
-    // The other node hits, and looks at the time of every entry when it writes one of its own.
+    // The other node gets hits, and reads the time of every entry when it writes one of its own.
     assert_eq!(jax(&cluster.b, "1"), (misses, 0));
     let (hits, fresh) = jax(&cluster.b, "2");
     assert!(fresh > 0, "{hits} hits");
@@ -332,7 +333,7 @@ pub(crate) fn counter(cluster: &Cluster, node: &Node, name: &str) -> u64 {
     line.must(&out).parse().must("a count")
 }
 
-/// Statistics, locks and temporary files of ccache belong to their node; results go to all.
+/// Statistics, locks and temporary files of ccache stay on their node; results go to all.
 #[test]
 fn clients_ccache_keeps_its_statistics() {
     if !need("clients_ccache_keeps_its_statistics", "ccache") {
@@ -374,7 +375,7 @@ fn clients_ccache_keeps_its_statistics() {
         node.drain();
         commits(node)
     };
-    // A hit sets the times of what it has used. Between two files of ours there is nothing for other nodes.
+    // A hit sets the times of what it used. Between two marker files there is nothing for other nodes.
     let marked = |name: &str| {
         let before = commits(&cluster.a);
         std::fs::write(cluster.a.at(name), name).must("write");
@@ -389,7 +390,8 @@ fn clients_ccache_keeps_its_statistics() {
         let mut zero = command(&cluster, Path::new("ccache"), "", &["--zero-stats"]);
         run(zero.env("CCACHE_DIR", cluster.a.at("ccache")), LIMIT_MS).good();
     };
-    // The first time it makes the directories of all statistics, which are shared. Otherwise each call makes one.
+    // The first time it makes the directories of all statistics, which are shared. Later each call
+    // makes only one.
     zero();
     let before = marked("one");
     for round in 0..3 {
@@ -403,7 +405,7 @@ fn clients_ccache_keeps_its_statistics() {
     assert_eq!(sent(&cluster.a), before, "statistics are no news for other nodes");
 }
 
-/// The server of sccache for one node, which keeps its list of what the cache holds for as long as it runs.
+/// The server of sccache for one node. It keeps its list of the cached entries for as long as it runs.
 struct Sccache<'a> {
     cluster: &'a Cluster,
     program: &'a Path,
@@ -442,7 +444,7 @@ impl Drop for Sccache<'_> {
 
 fn clients_sccache(io: Io) {
     let test = format!("clients_sccache::{}", io.word());
-    // Its package for Python puts the program beside the interpreter.
+    // Its Python package puts the program beside the interpreter.
     let beside =
         python().map(|python| python.with_file_name("sccache")).filter(|path| path.exists());
     let program = beside.unwrap_or_else(|| "sccache".into());
@@ -462,7 +464,7 @@ fn clients_sccache(io: Io) {
     assert_eq!(cold.compile("f.c", "a.o"), (0, 1), "cold");
     drop(cold);
     cluster.a.drain();
-    // It lists the cache once, when it starts.
+    // It lists the cache once, at its start.
     sleep_ms(1_150);
     assert_eq!(server(&cluster.b, "b").compile("f.c", "b.o"), (1, 0), "warm on the other node");
     let object = |who: &str| std::fs::read(cluster.site.path().join(who)).must("read");

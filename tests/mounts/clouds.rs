@@ -1,21 +1,22 @@
-//! The sharing tests again, two mounts and the same bodies, over each kind of store that is not a directory.
+//! The sharing tests again, with two mounts and the same bodies, over each kind of store that is
+//! not a directory.
 //!
-//! Each test here is the body of a test of its promise, which runs it over `file://` itself. Left out are:
+//! Each test here is the body of a test of its promise, which itself runs over `file://`. Left out are:
 //!
-//! - P8, and P5 over a failing store: the store has to fail on command, which only a directory and the server in
-//!   this process do. Over a directory and over S3 they are in `p8.rs` and `p5.rs`.
-//! - P9 and what needs the log removed, over Azure: Azurite keeps its objects to itself, so nothing in it can be
-//!   damaged. They run over the two servers whose objects are files.
-//! - What is about a node's own disk (P9 there, the loss of its index, the limits of P13) and P2 where the other
-//!   node has no part: the store is not asked.
-//! - P11, which is not of sharing: `rules_rgw_*` has a server that deletes by age.
+//! - P8, and P5 over a failing store: the store must fail on command, which only a directory and the
+//!   server in this process can do. Over a directory and over S3 they are in `p8.rs` and `p5.rs`.
+//! - P9 and tests that remove the log, over Azure: Azurite gives no access to its objects, so they
+//!   cannot be damaged. These tests run over the two servers whose objects are files.
+//! - Tests of a node's own disk (P9 there, the loss of its index, the limits of P13) and P2 without
+//!   another node: they do not use the store.
+//! - P11, which is not about sharing: `rules_rgw_*` has a server that deletes by age.
 
 use crate::harness::{Cluster, Io, Options};
 use crate::{checkpoints, p1, p2, p3, p4, p5, p7, p9, p10, p12, p13, s3};
 
-/// How long the writers and readers of P1 are at it; there are several stores to do.
+/// How long the writers and readers of P1 run; there are several stores to test.
 const LOAD_MS: u64 = 3_000;
-/// How often a node is killed; there are several stores to do.
+/// How many times a node is killed; there are several stores to test.
 const KILLS: u64 = 15;
 
 fn plain() -> Options {
@@ -23,8 +24,9 @@ fn plain() -> Options {
 }
 
 /// Makes one test for each server whose objects are files: in this process as S3 and as Google's.
+/// Further tests of the module may follow.
 macro_rules! over_each_server {
-    ($name:ident, $options:expr, $test:expr) => {
+    ($name:ident, $options:expr, $test:expr $(, $more:item)?) => {
         mod $name {
             use super::*;
             use crate::harness::Store;
@@ -38,6 +40,7 @@ macro_rules! over_each_server {
             fn gs() {
                 $test(&mut Cluster::with(Store::gcs, &$options));
             }
+            $($more)?
         }
     };
 }
@@ -45,28 +48,20 @@ macro_rules! over_each_server {
 /// Makes one test for each kind of store: those two, and the emulator of Azure.
 macro_rules! over_each_store {
     ($name:ident, $options:expr, $test:expr) => {
-        mod $name {
-            use super::*;
-            use crate::harness::{Store, skipped};
-
-            #[test]
-            fn s3() {
-                $test(&mut Cluster::with(Store::s3, &$options));
-            }
-
-            #[test]
-            fn gs() {
-                $test(&mut Cluster::with(Store::gcs, &$options));
-            }
-
+        over_each_server!(
+            $name,
+            $options,
+            $test,
             #[test]
             fn az() {
                 match Store::azure() {
                     Ok(store) => $test(&mut Cluster::with(|_| store, &$options)),
-                    Err(reason) => skipped(concat!(module_path!(), "::az"), reason),
+                    Err(reason) => {
+                        crate::harness::skipped(concat!(module_path!(), "::az"), reason);
+                    }
                 }
             }
-        }
+        );
     };
 }
 
@@ -113,7 +108,7 @@ fn without_the_log(cluster: &Cluster) {
     checkpoints::without_the_log(cluster, Io::best());
 }
 
-/// `status --json` says what the store was seen to do.
+/// `status --json` shows the abilities of the store.
 fn abilities(cluster: &Cluster) {
     let status = cluster.a.status();
     for ability in ["create_if_absent", "delete", "list_at_once"] {

@@ -80,7 +80,7 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     let words = ["mount", &dir, "--cache-dir", &cache, "--remote", &store.url(), "--background"];
     let mut command = site.hearthfs();
     command.args(words).arg("--config").arg(&config);
-    // A reader of what the command says must not wait for the daemon that it leaves behind.
+    // A reader of the command's output must not wait for the daemon that it leaves behind.
     let said = run(&mut command, 20_000);
     assert_eq!(said.code(), 0, "{said:?}");
     assert!(is_mounted(dir.as_ref()), "mounted when the command returns");
@@ -113,8 +113,8 @@ in_both_modes!(commands_mount_in_the_background_and_unmount);
 #[test]
 fn commands_status_and_drain_tell_of_the_backlog() {
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("one"), b"1").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("one"), b"1").must("put");
     cluster.a.drain();
     let status = cluster.a.status();
     assert_eq!(status["backlog"]["records"], 0);
@@ -127,7 +127,7 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     assert_eq!(counters["commits_applied"], 1);
     assert!(counters["invalidated"].as_u64() >= Some(1), "{counters}");
     cluster.store.fail();
-    hand.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
+    process.put(&cluster.a.at("two"), &body::make(Id { writer: 1, seq: 1 }, 100_000)).must("put");
     sleep_ms(1_500);
     let status = cluster.a.status();
     assert!(status["backlog"]["records"].as_u64() >= Some(1), "{status:#}");
@@ -155,7 +155,7 @@ fn commands_unmount_while_the_directory_above_is_locked() {
     let mut node = Node::start(&site, "m", None, Options::new(Io::best()));
     let above = std::fs::File::open(site.path()).must("open the directory above");
     above.lock().must("lock the directory above");
-    // The daemon's own look at the new mount, which is perhaps under way, is no user of it.
+    // The daemon's own look at the new mount, which may be in progress, does not count as use.
     let start = now();
     node.command(&["unmount", &text(&node.mount)]).good();
     assert!(start.elapsed().as_millis() < 5_000, "it took {:?}", start.elapsed());
@@ -185,19 +185,19 @@ fn commands_unmount_now_leaves_the_backlog(io: Io) {
 }
 in_both_modes!(commands_unmount_now_leaves_the_backlog);
 
-/// SIGTERM and SIGINT: drain, unmount, exit 0, with programs still holding files.
+/// SIGTERM and SIGINT: drain, unmount, exit 0, while programs still have files open.
 fn commands_signals_end_a_mount_in_order(io: Io) {
     let mut cluster = Cluster::two(io);
     for (number, signal) in [Signal::TERM, Signal::INT].into_iter().enumerate() {
         let name = format!("f{number}");
         let bytes = body::make(Id { writer: 1, seq: number as u64 }, 2_000_000);
-        let mut hand = SyscallProcess::new();
-        hand.put(&cluster.a.at(&name), &bytes).must("put");
-        let held = hand.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
+        let mut process = SyscallProcess::new();
+        process.put(&cluster.a.at(&name), &bytes).must("put");
+        let held = process.open(&cluster.a.at(&name), rustix::fs::OFlags::RDONLY, 0).must("hold");
         let open =
-            hand.open(&cluster.a.at("open"), crate::harness::syscall_process::IN_PLACE, 0o644);
-        hand.write(open.must("open"), b"never closed").must("write");
-        hand.read(held, 0, 10).must("read");
+            process.open(&cluster.a.at("open"), crate::harness::syscall_process::IN_PLACE, 0o644);
+        process.write(open.must("open"), b"never closed").must("write");
+        process.read(held, 0, 10).must("read");
         kill_process(cluster.a.pid(), signal).must("signal");
         let status = cluster.a.await_end(30_000);
         assert!(status.success(), "{signal:?}: {status}");
@@ -207,7 +207,7 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
             if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
         assert!(!cluster.b.at("open").exists(), "what was open is not published");
-        drop(hand);
+        drop(process);
         cluster.a.up();
         assert!(!cluster.a.at("open").exists(), "what was open is not published");
     }
@@ -257,7 +257,7 @@ fn commands_run_sets_the_variables_and_passes_the_rest_on() {
     }
     let said =
         run(&mut run_command(&site, &mount, &store, &["sh", "-c", "kill -TERM $$"]), LIMIT_MS);
-    // It ends as the command did: by the signal, for which a shell shows 143.
+    // It ends as the command did: by the signal, which a shell shows as 143.
     assert_eq!(said.status.signal(), Some(Signal::TERM.as_raw()), "{said:?}");
     let said = run(&mut run_command(&site, &mount, &store, &["/no/such/command"]), LIMIT_MS);
     assert_eq!(said.code(), 127, "{said:?}");
@@ -267,7 +267,7 @@ fn commands_run_sets_the_variables_and_passes_the_rest_on() {
     assert!(!is_mounted(mount.as_ref()));
 }
 
-/// JAX keeps no program that compiles in less than a second, and says nothing: `run` does.
+/// JAX caches no program that compiles in less than a second, and does not say so: `run` does.
 #[test]
 fn commands_run_says_why_nothing_was_written() {
     const VARIABLE: &str = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS";
@@ -311,7 +311,7 @@ fn commands_run_drains_what_the_command_wrote() {
     let node = Node::start(&site, "b", Some(&store), Options::new(Io::best()));
     let name = format!("{}/x", below.trim_start_matches('/'));
     assert_eq!(std::fs::read(node.at(name)).must("read on another node"), b"made\n");
-    // A mount that is there is joined, and stays.
+    // An existing mount is joined, and stays.
     let shown = text(&node.mount);
     let mut command = site.hearthfs();
     command.args([
@@ -385,7 +385,7 @@ fn commands_demo() {
     assert!(said.err.contains("jax, ccache, go and cc"), "{said:?}");
 }
 
-/// One that is interrupted takes its daemons and mounts along.
+/// An interrupted demonstration ends its daemons and mounts.
 #[test]
 fn commands_demo_that_is_interrupted() {
     if !need("commands_demo_that_is_interrupted", "cc") {
@@ -416,15 +416,15 @@ fn commands_read_only(io: Io) {
     options.args.push("--read-only".to_owned());
     cluster.b.set_options(options);
     cluster.b.up();
-    let mut hand = SyscallProcess::new();
-    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+    let mut process = SyscallProcess::new();
+    assert_eq!(process.get(&cluster.b.at("entry")).must("a hit"), b"content");
     let refused = rustix::io::Errno::ROFS;
-    assert_eq!(hand.put(&cluster.b.at("new"), b"x"), Err(refused));
-    assert_eq!(hand.put(&cluster.b.at("entry"), b"x"), Err(refused));
-    assert_eq!(hand.unlink(&cluster.b.at("entry")), Err(refused));
-    assert_eq!(hand.mkdir(&cluster.b.at("dir")), Err(refused));
-    assert_eq!(hand.rename(&cluster.b.at("entry"), &cluster.b.at("e")), Err(refused));
-    assert_eq!(hand.get(&cluster.b.at("entry")).must("a hit"), b"content");
+    assert_eq!(process.put(&cluster.b.at("new"), b"x"), Err(refused));
+    assert_eq!(process.put(&cluster.b.at("entry"), b"x"), Err(refused));
+    assert_eq!(process.unlink(&cluster.b.at("entry")), Err(refused));
+    assert_eq!(process.mkdir(&cluster.b.at("dir")), Err(refused));
+    assert_eq!(process.rename(&cluster.b.at("entry"), &cluster.b.at("e")), Err(refused));
+    assert_eq!(process.get(&cluster.b.at("entry")).must("a hit"), b"content");
 }
 in_both_modes!(commands_read_only);
 
@@ -433,7 +433,7 @@ in_both_modes!(commands_read_only);
 fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let site = Site::new();
     let store = Store::dir(&site);
-    // Where the tests were started with `nohup`, the daemon would ignore the signal too.
+    // If the tests were started with `nohup`, the daemon would ignore the signal too.
     let words = ["sh", "-c", "env --default-signal=HUP \"$@\"; exit $?", "sh"];
     let options = Options::new(Io::best()).delay("30s").cache_size("1GiB").wrapped(&words);
     let mut node = Node::start(&site, "a", Some(&store), options);
@@ -452,7 +452,7 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     let mode = log.metadata().must("the new log").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
     assert!(!std::fs::read_to_string(&aside).must("read").contains("open again"));
-    // What the configuration says now, as far as it can be taken over.
+    // Changed settings that can be taken over.
     let config = node.config_path();
     let before = std::fs::read_to_string(&config).must("read the configuration");
     let text = "\n[log]\nlevel = \"debug\"\n[metrics]\nallow_remote = true\n";
@@ -469,7 +469,7 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
         let limit = node.status()["local"]["limit_bytes"].clone();
         if limit == 64 << 20 { Ok(()) } else { Err(limit.to_string()) }
     });
-    // One that cannot be read changes nothing.
+    // An unreadable file changes nothing.
     std::fs::write(&config, "[log]\nlevel = \"loud\"\n").must("spoil the configuration");
     kill_process(node.pid(), Signal::HUP).must("hang up");
     line("the configuration is not taken over");

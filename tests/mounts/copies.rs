@@ -1,4 +1,4 @@
-//! What the tests of `hearthfs import` and `hearthfs export` have in common.
+//! Shared parts of the tests of `hearthfs import` and `hearthfs export`.
 
 use std::collections::BTreeMap;
 use std::fs::{File, FileTimes};
@@ -41,7 +41,8 @@ pub(crate) fn link(target: &str, at: &Path) {
     utimensat(CWD, at, &times, AtFlags::SYMLINK_NOFOLLOW).must("set the times of a link");
 }
 
-/// Makes a Triton kernel's directory of three files. The list of them is JSON, or it would stay on its node.
+/// Makes a Triton kernel's directory of three files. The list of them must be JSON; otherwise it
+/// would stay on its node.
 pub(crate) fn kernel(dir: &Path, text: &str) {
     for name in ["__grp__k.json", "k.ttir", "k.json"] {
         put(&dir.join(name), &format!("\"{text} {name}\""), 0o644);
@@ -98,7 +99,7 @@ pub(crate) fn leftovers(dir: &Path) {
     set_time(&dir.join("mine"), 77);
 }
 
-/// Everything below a directory with its modes and times, but the times of directories.
+/// Returns everything below a directory with its modes and times, except the times of directories.
 pub(crate) fn with_times(dir: &Path) -> BTreeMap<PathBuf, String> {
     let tree = tree::read(dir).must("read a tree");
     let said = |path: &Path, thing: &tree::Thing| {
@@ -159,14 +160,14 @@ pub(crate) fn many(dir: &Path) {
 /// Counts the units that a fresh process can use on a node, and fails if one is not whole.
 pub(crate) fn usable(node: &Node, source: &Path) -> u32 {
     let mut found = 0;
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut check = |entry: PathBuf, others: Vec<PathBuf>| {
-        if hand.get(&node.at(&entry)).is_err() {
+        if process.get(&node.at(&entry)).is_err() {
             return;
         }
         found += 1;
         for name in others.iter().chain([&entry]) {
-            let bytes = hand.get(&node.at(name)).must(format_args!("read {}", name.display()));
+            let bytes = process.get(&node.at(name)).must(format_args!("read {}", name.display()));
             let wanted = std::fs::read(source.join(name)).must("read the source");
             assert!(bytes == wanted, "{} on {}", name.display(), node.mount.display());
         }

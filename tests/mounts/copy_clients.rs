@@ -1,4 +1,4 @@
-//! Caches of real compilers that are imported: whether their entries are found, as the warnings say.
+//! Imported caches of real compilers: whether their entries are found, as the warnings say.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::copies::{LIMIT_MS, SEEN_MS, command as hearthfs};
 use crate::harness::command::run;
 use crate::harness::{Cluster, Io, Must as _, eventually, tree};
 
-/// Imports a directory on A, and waits until B has all of it. Returns what was said.
+/// Imports a directory on A, and waits until B has all of it. Returns the output.
 fn import(cluster: &Cluster, from: &Path, name: &str) -> String {
     let said = hearthfs(&cluster.a, &["import"], &[from, &cluster.a.at(name)], &["--drain=60s"]);
     assert!(said.status.success(), "{said:?}");
@@ -50,8 +50,8 @@ fn clients_numba_finds_what_was_imported() {
     assert_eq!(runs("other.py", &cluster.b.at("numba")), (0, 2), "a source at another path");
 }
 
-/// Triton finds imported entries at the path of the directory that they were made in, which the link of the warning
-/// leads to the mount, and at no other path.
+/// Triton finds imported entries only at the path of the directory in which they were made. The
+/// link of the warning leads from there to the mount.
 #[test]
 fn clients_triton_finds_what_was_imported() {
     let test = "clients_triton_finds_what_was_imported";

@@ -40,7 +40,7 @@ impl Copy {
         kill_process(self.pid(), signal).must("send a signal");
     }
 
-    /// Stops it as soon as `when` holds. `when` still holds then.
+    /// Stops the copy as soon as `when` holds. `when` still holds then.
     fn stop_when(&mut self, when: impl Fn(&Self) -> bool) {
         while !when(self) {
             let ended = self.child().try_wait().must("look after it");
@@ -56,7 +56,7 @@ impl Copy {
         assert!(when(self), "it was stopped too late");
     }
 
-    /// Reports whether it has a file open whose path is `wanted`.
+    /// Reports whether it has a file open whose path satisfies `wanted`.
     fn has_open(&self, wanted: impl Fn(&Path) -> bool) -> bool {
         let Ok(all) = std::fs::read_dir(format!("/proc/{}/fd", self.pid())) else { return false };
         all.flatten().any(|fd| std::fs::read_link(fd.path()).is_ok_and(|path| wanted(&path)))
@@ -85,7 +85,7 @@ fn errors(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Makes a file of zeros that is large, behind a first line.
+/// Makes a large file of zeros after a first line.
 fn large(path: &Path, text: &str) {
     put(path, text, 0o644);
     File::options().write(true).open(path).must("open").set_len(LARGE_BYTES).must("enlarge");
@@ -116,7 +116,7 @@ fn while_swapped(dir: &Path, link: &Path, mut work: impl FnMut(u32)) {
     });
 }
 
-/// Where a directory of SRC is exchanged for a link all the time, nothing behind the link is read.
+/// While a directory of SRC is repeatedly exchanged for a link, nothing behind the link is read.
 #[test]
 fn commands_import_reads_nothing_outside_of_its_tree() {
     let cluster = Cluster::two(Io::best());
@@ -136,7 +136,7 @@ fn commands_import_reads_nothing_outside_of_its_tree() {
     });
 }
 
-/// Where a directory of DEST is exchanged for a link all the time, nothing is written behind the link.
+/// While a directory of DEST is repeatedly exchanged for a link, nothing is written behind the link.
 #[test]
 fn commands_export_writes_nothing_outside_of_its_tree() {
     let cluster = Cluster::two(Io::best());
@@ -186,8 +186,8 @@ fn commands_import_takes_one_version(io: Io) {
 }
 in_both_modes!(commands_import_takes_one_version);
 
-/// A unit that another program publishes while it is imported is that program's, and the report says so.
-fn commands_import_that_loses_says_so(io: Io) {
+/// If another program publishes a unit while it is imported, that version stays, and the report says so.
+fn commands_import_reports_a_lost_race(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     kernel(&source.join("triton/KEY"), "ours");
@@ -196,22 +196,22 @@ fn commands_import_that_loses_says_so(io: Io) {
         Copy::start(cluster.site.hearthfs().args(["import", "--json"]).arg(&source).arg(&mount));
     let ptx = mount.join("triton/KEY/k.ptx");
     copy.stop_when(|copy| copy.has_open(|path| path == ptx));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in ["k.json", "k.ttir", "__grp__k.json"] {
-        hand.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
+        process.put(&mount.join("triton/KEY").join(name), b"theirs").must(name);
     }
     let output = copy.finish();
     assert_eq!(output.status.code(), Some(0), "{}", errors(&output));
     assert_eq!(SyscallProcess::new().get(&mount.join("triton/KEY/k.json")).must("read"), b"theirs");
     counts(&said(&output), &[("files", 0), ("units", 0), ("kept", 4), ("failed", 0)]);
 }
-in_both_modes!(commands_import_that_loses_says_so);
+in_both_modes!(commands_import_reports_a_lost_race);
 
-/// A source that fails in the middle of a file leaves what `--overwrite` would have replaced.
+/// If a source fails in the middle of a file, what `--overwrite` would have replaced stays.
 #[test]
 fn commands_import_keeps_what_it_cannot_replace() {
     let cluster = Cluster::two(Io::best());
-    // The size of these files is 0, and yet they have content: no copy of them is complete.
+    // The size of these files is 0 although they have content, so no copy of them is complete.
     let source = Path::new("/proc/sys/fs/inotify");
     let name = "max_user_watches";
     let there = cluster.a.at(name);
@@ -224,18 +224,18 @@ fn commands_import_keeps_what_it_cannot_replace() {
     assert_eq!(tree::texts(&cluster.a.mount), [name]);
     let unit = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&unit).must("mkdir");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in [name, "__grp__k.json"] {
-        hand.put(&unit.join(name), b"theirs").must("put");
+        process.put(&unit.join(name), b"theirs").must("put");
     }
     command(&cluster.a, &["import"], &[source, &unit], &["--overwrite"]);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in ["__grp__k.json", name] {
-        assert_eq!(hand.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
+        assert_eq!(process.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
     }
 }
 
-/// An import with `--overwrite` that is killed leaves the file that it was replacing, and no other name on any node.
+/// An import with `--overwrite` that is killed leaves the old file, and no other name on any node.
 fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -265,7 +265,7 @@ fn commands_import_that_is_killed_keeps_the_old_file(io: Io) {
 }
 in_both_modes!(commands_import_that_is_killed_keeps_the_old_file);
 
-/// What is imported is drained although a file has failed.
+/// Imported files are drained even if another file has failed.
 #[test]
 fn commands_import_drains_what_it_took() {
     let cluster = Cluster::two(Io::best());
@@ -280,10 +280,11 @@ fn commands_import_drains_what_it_took() {
     assert!(said.err.contains("not yet remote"), "{}", said.err);
 }
 
-/// A file that comes while an export writes another one of its name stays, unless `--overwrite` is given. Nothing else is
-/// left of the export, and until its end only its user can go into the directories that it makes.
+/// A file that appears while an export writes another one of its name stays, unless `--overwrite`
+/// is given. Nothing else is left of the export, and until its end only its user can enter the
+/// directories that it makes.
 #[test]
-fn commands_export_replaces_nothing_that_came() {
+fn commands_export_keeps_files_that_appear_meanwhile() {
     let cluster = Cluster::two(Io::best());
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     large(&source.join("dir/large"), "ours");
@@ -338,7 +339,7 @@ fn commands_imports_take_turns() {
     usable(&cluster.a, &other);
 }
 
-/// Where a mount does not answer, neither command hangs, also when it is named by a path below the mount.
+/// If a mount does not answer, neither command hangs, also when it is given a path below the mount.
 #[test]
 fn commands_import_and_export_do_not_hang() {
     let cluster = Cluster::two(Io::best());
@@ -356,7 +357,8 @@ fn commands_import_and_export_do_not_hang() {
     assert!(!dest.exists());
 }
 
-/// While root imports a directory of another user, that user puts a third one's directory in its place: that stays as it is.
+/// While root imports a directory of another user, that user puts a third one's directory in its
+/// place, which stays unchanged.
 #[test]
 fn commands_import_gives_no_other_directory_away() {
     let cluster = Cluster::two(Io::best());

@@ -1,5 +1,5 @@
-//! Credentials of each cloud: missing or wrong ones are refused at the mount by name; when they expire later
-//! the mount goes on, says so once, and what waits is uploaded when they are right again.
+//! Credentials of each cloud: missing or wrong ones are refused by name at the mount. When they expire
+//! later the mount goes on and logs that once; pending changes are uploaded when they are valid again.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -33,7 +33,7 @@ fn bad_input_credentials_and_buckets() {
     desk.refuses(|desk| mount(desk, &url, None), &[&url]);
 }
 
-/// Wrong ones are refused with the store's name and what to check, and are not repeated.
+/// Wrong credentials are refused with the store's name and what to check, and are not printed.
 fn refused_at_the_mount(desk: &Desk, store: &Store, wrong: &[(String, String)], check: &str) {
     let url = store.url();
     let mount = |desk: &Desk| {
@@ -46,7 +46,7 @@ fn refused_at_the_mount(desk: &Desk, store: &Store, wrong: &[(String, String)], 
     desk.refuses(mount, &[&url, "the credentials are refused: check", check]);
 }
 
-/// A key that is none of the store's, in base64.
+/// A key that the store does not know, in base64.
 const WRONG: &str = "d3Jvbmcgb25l";
 
 #[test]
@@ -69,7 +69,7 @@ fn bad_input_credentials_of_azure_at_the_mount() {
     refused_at_the_mount(&Desk::new(), &store, &wrong, "AZURE_STORAGE_ACCOUNT_KEY");
 }
 
-/// Where there is nothing at all, the message says what was looked for.
+/// Without any credentials, the message lists where they were looked for.
 #[test]
 fn bad_input_no_credentials() {
     let nowhere = "http://127.0.0.1:9";
@@ -88,7 +88,7 @@ fn bad_input_no_credentials() {
     }
 }
 
-/// Credentials in an address are refused and not repeated, wherever the address stands.
+/// Credentials in an address are refused and not printed, wherever the address is set.
 #[test]
 fn bad_input_credentials_in_addresses() {
     for url in [
@@ -123,21 +123,21 @@ struct Rotation {
     wrong: Box<dyn Fn()>,
 }
 
-/// Credentials turn wrong under a mount, and right again.
+/// Credentials become wrong while mounted, and right again.
 fn rotated(it: &Rotation) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let bytes = |seq| body::make(Id { writer: 1, seq }, 40_000);
-    hand.put(&it.node.at("before"), &bytes(1)).must("put");
+    process.put(&it.node.at("before"), &bytes(1)).must("put");
     it.node.drain();
     (it.wrong)();
     for seq in 2..5 {
-        hand.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
+        process.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
     }
     eventually(20_000, "the daemon says so", || {
         let warnings = warnings(&it.node);
         if warnings.is_empty() { Err("nothing yet".to_owned()) } else { Ok(()) }
     });
-    // The mount goes on, with all that is here, and for long enough that it is tried again.
+    // The mount goes on with all local content, long enough for a retry.
     sleep_ms(3_000);
     assert!(std::fs::read(it.node.at("f4")).must("read") == bytes(4));
     assert!(std::fs::metadata(it.node.at("missing")).is_err());
@@ -203,7 +203,7 @@ fn bad_input_credentials_of_gs_that_expire_while_mounted() {
     rotated(&Rotation {
         node,
         other,
-        // From some time on the server takes only the second key. Node B has it at once, node A late.
+        // From some time on the server accepts only the second key. Node B has it at once, node A late.
         wrong: Box::new(move || {
             std::fs::write(&other_file, &second).must("write a key");
             *accepted.lock().must("the server's key") = Some("second".to_owned());
@@ -224,7 +224,7 @@ fn write_account(store: &Store, file: &Path, id: &str) {
     std::fs::write(file, key.to_string()).must("write a key");
 }
 
-/// Returns the variables by which such a key is taken, and no emulator.
+/// Returns the variables with which such a key is used, and no emulator.
 fn from_account(file: &Path) -> Vec<(String, String)> {
     [
         ("STORAGE_EMULATOR_HOST", String::new()),
@@ -234,7 +234,7 @@ fn from_account(file: &Path) -> Vec<(String, String)> {
     .into()
 }
 
-/// The file of the `az` command, whose key is changed under the mount.
+/// The file of the `az` command, whose key is changed while mounted.
 #[test]
 fn bad_input_credentials_of_azure_that_expire_while_mounted() {
     const NAME: &str = "bad_input_credentials_of_azure_that_expire_while_mounted";
@@ -267,7 +267,7 @@ fn bad_input_credentials_of_azure_that_expire_while_mounted() {
     });
 }
 
-/// What others keep below the prefix is left alone, and said once.
+/// Foreign objects below the prefix are left alone, and logged once.
 #[test]
 fn bad_input_foreign_objects() {
     let cluster = Cluster::with(
@@ -282,10 +282,10 @@ fn bad_input_foreign_objects() {
         },
         &Options::new(Io::best()),
     );
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (node, name) in [(&cluster.a, "a"), (&cluster.b, "b")] {
         for k in 0..20 {
-            hand.put(&node.at(format!("{name}{k}")), b"x").must("put");
+            process.put(&node.at(format!("{name}{k}")), b"x").must("put");
             sleep_ms(20);
         }
     }

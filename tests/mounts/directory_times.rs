@@ -1,4 +1,4 @@
-//! Times that programs give to directories: kept here and on the other node until the content changes.
+//! Times that programs give to directories: kept on both nodes until the content changes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -32,7 +32,7 @@ fn times_of(root: &Path) -> Times {
     found
 }
 
-/// Says which times are not those of the original.
+/// Returns the times that differ from the original.
 fn wrong(have: &Times, want: &Times) -> Vec<String> {
     let differs = |(path, time): &(&PathBuf, &(i64, i64))| have.get(*path) != Some(time);
     let told = |(path, time): (&PathBuf, &(i64, i64))| {
@@ -51,7 +51,7 @@ fn make_tree(root: &Path) {
         std::fs::write(path.join("file"), n.to_string()).must("write");
         directories.push(path);
     }
-    // From the innermost: what is done in a directory moves its time.
+    // Innermost first: a change in a directory moves its time.
     for (n, path) in directories.iter().enumerate().rev() {
         let at = UNIX_EPOCH + Duration::new(1_600_000_000 + n as u64, 123_456_000 + n as u32);
         let dir = std::fs::File::open(path).must("open a directory");
@@ -59,7 +59,7 @@ fn make_tree(root: &Path) {
     }
 }
 
-/// Copies the tree to both nodes by way of one and compares.
+/// Copies the tree to both nodes through one of them and compares.
 fn copied(io: Io, copy: impl FnOnce(&Path, &Path)) {
     let cluster = Cluster::two(io);
     let tree = cluster.site.path().join("tree");
@@ -115,17 +115,17 @@ fn directory_times_of_tar(io: Io) {
 }
 in_both_modes!(directory_times_of_tar);
 
-/// What comes into a directory after it was given a time moves it, on both nodes; a `chmod` does not.
+/// New content in a directory moves a time that was given before, on both nodes; a `chmod` does not.
 fn directory_times_move_with_later_content(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let (here, there) = (cluster.a.at("dir"), cluster.b.at("dir"));
-    hand.mkdir(&here).must("mkdir");
-    hand.put(&here.join("first"), b"1").must("put");
+    process.mkdir(&here).must("mkdir");
+    process.put(&here.join("first"), b"1").must("put");
     let given = (1_234_567_890, 987_654_321);
-    hand.utimes(&here, given.0, given.1).must("utimes");
-    let time = |hand: &mut SyscallProcess, at: &Path| {
-        hand.stat(at).map(|about| (about.mtime_s, about.mtime_ns)).map_err(|e| e.to_string())
+    process.utimes(&here, given.0, given.1).must("utimes");
+    let time = |process: &mut SyscallProcess, at: &Path| {
+        process.stat(at).map(|about| (about.mtime_s, about.mtime_ns)).map_err(|e| e.to_string())
     };
     cluster.a.drain();
     let mut shows = |want: &dyn Fn((i64, i64)) -> bool, what: &str| {
@@ -137,16 +137,16 @@ fn directory_times_move_with_later_content(io: Io) {
         }
     };
     shows(&|found| found == given, "the time that was given");
-    hand.chmod(&here, 0o700).must("chmod");
+    process.chmod(&here, 0o700).must("chmod");
     cluster.a.drain();
     shows(&|found| found == given, "the same after a chmod");
-    hand.put(&there.join("second"), b"2").must("put on the other node");
+    process.put(&there.join("second"), b"2").must("put on the other node");
     cluster.b.drain();
     shows(&|found| found.0 > given.0, "a time that moved");
-    hand.utimes(&there, given.0, given.1).must("utimes on the other node");
+    process.utimes(&there, given.0, given.1).must("utimes on the other node");
     cluster.b.drain();
     shows(&|found| found == given, "the time that was given again");
-    hand.unlink(&here.join("first")).must("unlink");
+    process.unlink(&here.join("first")).must("unlink");
     cluster.a.drain();
     shows(&|found| found.0 > given.0, "a time that moved once more");
 }
@@ -164,8 +164,8 @@ fn directory_times_of_a_renamed_tree(io: Io) {
     std::fs::write(second.join("other"), "x").must("write");
     let of_second = times_of(&second);
     std::fs::rename(&first, cluster.a.at("third")).must("rename");
-    let mut hand = SyscallProcess::new();
-    let exchanged = hand.rename_with(&cluster.a.at("third"), &second, EXCHANGE);
+    let mut process = SyscallProcess::new();
+    let exchanged = process.rename_with(&cluster.a.at("third"), &second, EXCHANGE);
     exchanged.must("exchange");
     cluster.a.drain();
     for node in [&cluster.a, &cluster.b] {

@@ -1,4 +1,4 @@
-//! `hearthfs doctor`, and what `config check --connect` and `mount --background` say of a store.
+//! `hearthfs doctor`, and the reports about a store by `config check --connect` and `mount --background`.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -43,7 +43,7 @@ fn result<'a>(json: &'a Value, name: &str) -> &'a str {
     check(json, name)["result"].as_str().must("a word")
 }
 
-/// All rights on a good store are there when they are tried, and nothing is left of that.
+/// On a good store all rights are granted, and the checks leave no object behind.
 #[test]
 fn commands_doctor_tries_a_store_and_leaves_nothing() {
     let desk = Desk::new();
@@ -72,7 +72,7 @@ fn commands_doctor_tries_a_store_and_leaves_nothing() {
     }
 }
 
-/// Each right that is lacking is named, with what to allow.
+/// Each missing right is named, with what to allow.
 #[test]
 fn commands_doctor_names_the_right_that_is_lacking() {
     let desk = Desk::new();
@@ -98,7 +98,7 @@ fn commands_doctor_names_the_right_that_is_lacking() {
     assert_eq!(store.objects_in("probes").len(), 1);
 }
 
-/// Credentials, address and network: one problem, its remedy, and no question after it.
+/// Credentials, address and network: one problem, its remedy, and no further request.
 #[test]
 fn commands_doctor_says_why_a_store_cannot_be_reached() {
     let desk = Desk::new();
@@ -124,7 +124,7 @@ fn commands_doctor_says_why_a_store_cannot_be_reached() {
     let missing = of(&[], "s3://another-bucket/x");
     assert_eq!(result(&missing, "reachable"), "problem", "{missing:#}");
 
-    // What only looks says the same.
+    // A command that only reads reports the same.
     let mut command = desk.site.hearthfs();
     command.args(["config", "check", "--connect", "--remote", &store.url()]).envs(store.env());
     let good = run(&mut command, LIMIT_MS);
@@ -139,7 +139,7 @@ fn commands_doctor_says_why_a_store_cannot_be_reached() {
     }
 }
 
-/// A mount in the background over a store that does not answer says what is wrong.
+/// A mount in the background over a store that does not answer reports what is wrong.
 #[test]
 fn commands_mount_background_says_why_the_store_cannot_be_reached() {
     let desk = Desk::new();
@@ -161,7 +161,7 @@ fn commands_mount_background_says_why_the_store_cannot_be_reached() {
     }
 }
 
-/// Mount points that cannot be, and directories above them that others can change.
+/// Invalid mount points, and directories above them that others can change.
 #[test]
 fn commands_doctor_looks_at_the_mount_point() {
     let desk = Desk::new();
@@ -186,7 +186,7 @@ fn commands_doctor_looks_at_the_mount_point() {
     assert!(!said.out.contains('\u{1b}') && !said.err.contains('\u{1b}'), "{said:?}");
 }
 
-/// Beside a mount it goes by what that uses, and the mount goes on.
+/// With a mount present it uses the settings of the mount, and the mount goes on.
 #[test]
 fn commands_doctor_beside_a_mount() {
     let site = Site::new();
@@ -222,7 +222,7 @@ fn commands_doctor_beside_a_mount() {
     assert!(made <= 2, "a commit for the directory, which the head announces, at most: {made}");
     assert!(store.objects_in("probes").is_empty());
 
-    // Another remote in the configuration is told.
+    // Another remote in the configuration is reported.
     let (_, json) = asked(&[&mount, "--remote", "file:///elsewhere"]);
     assert_eq!(result(&json, "remote of the mount"), "warning", "{json:#}");
 
@@ -232,7 +232,7 @@ fn commands_doctor_beside_a_mount() {
     a.up();
 }
 
-/// A machine without /dev/fuse: an empty directory lies over /dev, in a mount namespace of its own.
+/// A machine without /dev/fuse: an empty directory covers /dev, in a mount namespace of its own.
 #[test]
 fn commands_doctor_without_a_fuse_device() {
     const NAME: &str = "commands_doctor_without_a_fuse_device";
@@ -251,7 +251,7 @@ fn commands_doctor_without_a_fuse_device() {
     assert!(check(&json, "fuse device")["remedy"].as_str().must("one").contains("modprobe fuse"));
 }
 
-/// A user of the mount of another user has no problem where it could not mount itself.
+/// For a user of another user's mount it is no problem that this user could not mount.
 #[test]
 fn commands_doctor_for_a_user_of_the_mount() {
     const NAME: &str = "commands_doctor_for_a_user_of_the_mount";

@@ -1,4 +1,4 @@
-//! `hearthfs explain`: each reason for a miss, as the command tells it.
+//! `hearthfs explain`: each reason for a miss, as the command shows it.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
@@ -21,7 +21,7 @@ use crate::harness::{
 use crate::users::{self, A, B, World};
 
 const LIMIT_MS: u64 = 60_000;
-/// More than what commits carry along.
+/// Too large for a commit.
 const LARGE: usize = 60_000;
 
 fn content(seed: u8) -> Vec<u8> {
@@ -33,7 +33,7 @@ fn said(node: &Node, words: &[&str], path: &Path) -> Said {
     node.command(&[&["explain"], words, &[path]].concat())
 }
 
-/// Returns what is told of a path of a node.
+/// Returns the explanation of a path of a node.
 #[track_caller]
 fn why(node: &Node, name: &str) -> Value {
     let said = said(node, &["--json"], &node.at(name));
@@ -53,46 +53,47 @@ fn is(node: &Node, name: &str, reason: &str) -> Value {
     json
 }
 
-/// Returns what a node calls itself.
-fn identity(node: &Node, hand: &mut SyscallProcess) -> String {
-    hand.put(&node.at("mark"), b"mark").must("put a mark");
-    let facts = hand.getxattr(&node.at("mark"), "hearthfs.entry").must("facts");
+/// Returns the identity of a node.
+fn identity(node: &Node, process: &mut SyscallProcess) -> String {
+    process.put(&node.at("mark"), b"mark").must("put a mark");
+    let facts = process.getxattr(&node.at("mark"), "hearthfs.entry").must("facts");
     let facts: Value = serde_json::from_slice(&facts).must("JSON");
-    hand.unlink(&node.at("mark")).must("remove a mark");
+    process.unlink(&node.at("mark")).must("remove a mark");
     facts["node"].as_str().must("a node").to_owned()
 }
 
-fn arrives(hand: &mut SyscallProcess, node: &Node, name: &str) {
+fn arrives(process: &mut SyscallProcess, node: &Node, name: &str) {
     eventually(SEEN_MS, "it arrives", || {
-        hand.stat(&node.at(name)).map_err(|errno| errno.to_string())
+        process.stat(&node.at(name)).map_err(|errno| errno.to_string())
     });
 }
 
-fn goes(hand: &mut SyscallProcess, node: &Node, name: &str) {
-    eventually(SEEN_MS, "it goes", || match hand.stat(&node.at(name)) {
+fn goes(process: &mut SyscallProcess, node: &Node, name: &str) {
+    eventually(SEEN_MS, "it goes", || match process.stat(&node.at(name)) {
         Err(Errno::NOENT) => Ok(()),
         other => Err(format!("{other:?}")),
     });
 }
 
-/// Never made, another key, removed and by whom, with its directory, not a directory, being written, of the node, there.
+/// A name that was never made, has another key, was removed (and by which node), is gone with its
+/// directory, is below a file, is being written, belongs to the node, or exists.
 fn commands_explain_says_what_happened_to_a_name(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
-    let (of_a, of_b) = (identity(a, &mut hand), identity(b, &mut hand));
+    let mut process = SyscallProcess::new();
+    let (of_a, of_b) = (identity(a, &mut process), identity(b, &mut process));
     for name in ["jax", "jax/dir"] {
-        hand.mkdir(&a.at(name)).must("mkdir");
+        process.mkdir(&a.at(name)).must("mkdir");
     }
     is(a, "jax/jit_f-00-cache", "never");
     for name in ["jax/jit_f-11-cache", "jax/jit_g-11-cache", "jax/gone", "jax/dir/in", "jax/file"] {
-        hand.put(&a.at(name), name.as_bytes()).must("put");
+        process.put(&a.at(name), name.as_bytes()).must("put");
     }
-    // Only this name is asked for until it is there: the others have no miss before.
-    hand.put(&a.at("jax/last"), b"last").must("put");
+    // Only this name is looked up until it is there: the others must have no earlier miss.
+    process.put(&a.at("jax/last"), b"last").must("put");
     a.drain();
-    arrives(&mut hand, b, "jax/last");
-    assert_eq!(hand.stat(&b.at("jax/jit_f-22-cache")).map(drop), Err(Errno::NOENT));
+    arrives(&mut process, b, "jax/last");
+    assert_eq!(process.stat(&b.at("jax/jit_f-22-cache")).map(drop), Err(Errno::NOENT));
     let other = is(b, "jax/jit_f-22-cache", "never");
     assert!(other["why"].as_str().must("text").contains("same program"), "{other:#}");
     assert_eq!(other["client"], "jax");
@@ -110,11 +111,11 @@ fn commands_explain_says_what_happened_to_a_name(io: Io) {
     is(b, "jax/file/x", "no_directory");
     is(b, "jax/.lockfile", "node_local");
 
-    hand.unlink(&b.at("jax/gone")).must("unlink");
-    hand.unlink(&b.at("jax/dir/in")).must("unlink");
-    hand.rmdir(&b.at("jax/dir")).must("rmdir");
+    process.unlink(&b.at("jax/gone")).must("unlink");
+    process.unlink(&b.at("jax/dir/in")).must("unlink");
+    process.rmdir(&b.at("jax/dir")).must("rmdir");
     b.drain();
-    goes(&mut hand, a, "jax/dir");
+    goes(&mut process, a, "jax/dir");
     for (node, own) in [(a, false), (b, true)] {
         let gone = is(node, "jax/gone", "removed");
         assert_eq!((&gone["node"], &gone["own"]), (&of_b.as_str().into(), &own.into()));
@@ -126,29 +127,29 @@ fn commands_explain_says_what_happened_to_a_name(io: Io) {
         assert_eq!(inside["of"]["path"].as_str(), dir.to_str(), "{inside:#}");
     }
 
-    let fd = hand.open(&a.at("jax/new"), OFlags::CREATE | OFlags::WRONLY, 0o644).must("open");
-    hand.write(fd, b"half").must("write");
+    let fd = process.open(&a.at("jax/new"), OFlags::CREATE | OFlags::WRONLY, 0o644).must("open");
+    process.write(fd, b"half").must("write");
     is(a, "jax/new", "writing");
-    hand.close(fd).must("close");
+    process.close(fd).must("close");
     is(a, "jax/new", "there");
     is(a, "", "there");
 }
 in_both_modes!(commands_explain_says_what_happened_to_a_name);
 
 /// Writes a unit on one node, whose last name completes it, and waits until the other node has it.
-fn unit(cluster: &Cluster, hand: &mut SyscallProcess, dir: &str, names: &[&str]) {
+fn unit(cluster: &Cluster, process: &mut SyscallProcess, dir: &str, names: &[&str]) {
     for name in names {
         put(&cluster.a.at(dir).join(name), "\"text\"", 0o644);
     }
     cluster.a.drain();
     let last = names.last().must("a name");
-    arrives(hand, &cluster.b, &format!("{dir}/{last}"));
+    arrives(process, &cluster.b, &format!("{dir}/{last}"));
 }
 
-/// Looks a name up in vain, and returns the entries of the same program that it is told of.
+/// Looks up a missing name, and returns the reported entries of the same program.
 #[track_caller]
-fn others(node: &Node, hand: &mut SyscallProcess, name: &str) -> Vec<String> {
-    assert_eq!(hand.stat(&node.at(name)).map(drop), Err(Errno::NOENT), "{name}");
+fn others(node: &Node, process: &mut SyscallProcess, name: &str) -> Vec<String> {
+    assert_eq!(process.stat(&node.at(name)).map(drop), Err(Errno::NOENT), "{name}");
     let told = is(node, name, "never");
     let similar = told["similar"].as_array().must("a list").iter();
     let similar: Vec<String> = similar
@@ -162,16 +163,16 @@ fn others(node: &Node, hand: &mut SyscallProcess, name: &str) -> Vec<String> {
     similar
 }
 
-/// A lock or a statistic that never leaves its node is no miss that a user looks for.
+/// A lock or a statistic that never leaves its node is no miss that matters to a user.
 #[test]
 fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
     let cluster = Cluster::two(Io::best());
-    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
+    let (a, mut process) = (&cluster.a, SyscallProcess::new());
     for dir in ["ccache", "ccache/0", "jax"] {
-        hand.mkdir(&a.at(dir)).must("mkdir");
+        process.mkdir(&a.at(dir)).must("mkdir");
     }
     for name in ["ccache/0/stats.lock", "jax/.lockfile", "jax/jit_f-1-cache"] {
-        assert_eq!(hand.stat(&a.at(name)).map(drop), Err(Errno::NOENT), "{name}");
+        assert_eq!(process.stat(&a.at(name)).map(drop), Err(Errno::NOENT), "{name}");
     }
     let last = said(a, &["--last", "--json"], &a.mount);
     let listed: Value = serde_json::from_str(&last.out).must("JSON");
@@ -184,93 +185,104 @@ fn commands_explain_lists_no_misses_of_what_stays_on_its_node() {
 #[test]
 fn commands_explain_names_a_kernel_of_triton_under_another_key() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
+    let (b, mut process) = (&cluster.b, SyscallProcess::new());
     for (key, kernel) in [("K1", "add"), ("K2", "mul"), ("K3", "add")] {
         let names =
             [format!("{kernel}.json"), format!("{kernel}.ttir"), format!("__grp__{kernel}.json")];
-        unit(&cluster, &mut hand, &format!("triton/{key}"), &names.each_ref().map(String::as_str));
+        unit(
+            &cluster,
+            &mut process,
+            &format!("triton/{key}"),
+            &names.each_ref().map(String::as_str),
+        );
     }
-    hand.mkdir(&b.at("triton/KX")).must("mkdir");
-    let found = others(b, &mut hand, "triton/KX/__grp__add.json");
+    process.mkdir(&b.at("triton/KX")).must("mkdir");
+    let found = others(b, &mut process, "triton/KX/__grp__add.json");
     assert_eq!(found, ["triton/K1/__grp__add.json", "triton/K3/__grp__add.json"]);
-    let found = others(b, &mut hand, "triton/KX/mul.json");
+    let found = others(b, &mut process, "triton/KX/mul.json");
     assert_eq!(found, ["triton/K2/mul.json"]);
-    assert_eq!(others(b, &mut hand, "triton/KX/__grp__sub.json"), [""; 0]);
+    assert_eq!(others(b, &mut process, "triton/KX/__grp__sub.json"), [""; 0]);
 }
 
 /// TorchInductor's graphs are digests, and its kernels are Triton's.
 #[test]
 fn commands_explain_names_a_kernel_of_inductor_under_another_key() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
+    let (b, mut process) = (&cluster.b, SyscallProcess::new());
     let kernel = "triton_poi_fused_add_0";
     let names = [format!("{kernel}.json"), format!("__grp__{kernel}.json")];
-    unit(&cluster, &mut hand, "inductor/triton/0/K1", &names.each_ref().map(String::as_str));
+    unit(&cluster, &mut process, "inductor/triton/0/K1", &names.each_ref().map(String::as_str));
     let list = format!("__grp__{kernel}.json");
-    let found = others(b, &mut hand, &format!("inductor/triton/0/KX/{list}"));
+    let found = others(b, &mut process, &format!("inductor/triton/0/KX/{list}"));
     assert_eq!(found, [format!("inductor/triton/0/K1/{list}")]);
-    unit(&cluster, &mut hand, "inductor/fxgraph/ab/fabc", &["d1"]);
-    assert_eq!(others(b, &mut hand, "inductor/fxgraph/ab/fabc/d2"), [""; 0]);
+    unit(&cluster, &mut process, "inductor/fxgraph/ab/fabc", &["d1"]);
+    assert_eq!(others(b, &mut process, "inductor/fxgraph/ab/fabc/d2"), [""; 0]);
 }
 
 /// A module of the same graph that was compiled with other flags, or by another compiler.
 #[test]
 fn commands_explain_names_a_module_of_neuron_under_other_flags() {
     let cluster = Cluster::two(Io::best());
-    let (b, mut hand) = (&cluster.b, SyscallProcess::new());
+    let (b, mut process) = (&cluster.b, SyscallProcess::new());
     let names = ["model.hlo_module.pb", "compile_flags.json", "model.neff", "model.done"];
     let dir = "neuron/neuronxcc-2.20.0+ab/MODULE_77";
     for module in ["77+a1", "7+a1"] {
-        unit(&cluster, &mut hand, &format!("neuron/neuronxcc-2.20.0+ab/MODULE_{module}"), &names);
+        unit(
+            &cluster,
+            &mut process,
+            &format!("neuron/neuronxcc-2.20.0+ab/MODULE_{module}"),
+            &names,
+        );
     }
-    // The directory is what is missing; a person may ask for what it would hold.
-    assert_eq!(others(b, &mut hand, &format!("{dir}+b2")), [format!("{dir}+a1")]);
+    // The directory is what is missing; a person may ask for a file in it.
+    assert_eq!(others(b, &mut process, &format!("{dir}+b2")), [format!("{dir}+a1")]);
     for name in ["model.neff", "model.done"] {
-        let found = others(b, &mut hand, &format!("{dir}+b2/{name}"));
+        let found = others(b, &mut process, &format!("{dir}+b2/{name}"));
         assert_eq!(found, [format!("{dir}+a1/{name}")]);
         let found =
-            others(b, &mut hand, &format!("neuron/neuronxcc-2.21.0+ab/MODULE_77+a1/{name}"));
+            others(b, &mut process, &format!("neuron/neuronxcc-2.21.0+ab/MODULE_77+a1/{name}"));
         assert_eq!(found, [format!("{dir}+a1/{name}")]);
     }
-    assert_eq!(others(b, &mut hand, "neuron/neuronxcc-2.20.0+ab/MODULE_9+a1"), [""; 0]);
+    assert_eq!(others(b, &mut process, "neuron/neuronxcc-2.20.0+ab/MODULE_9+a1"), [""; 0]);
 }
 
-/// What was published elsewhere and had not arrived when it was asked for is told from what was written later.
+/// A name that was published elsewhere and had not arrived at the time of the lookup is
+/// distinguished from one written later.
 #[test]
-fn commands_explain_tells_what_had_not_arrived() {
+fn commands_explain_reports_late_arrivals() {
     let options = Options::new(Io::best()).freshness("60s");
     let cluster = Cluster::with(Store::dir, &options);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
-    let of_a = identity(a, &mut hand);
-    hand.put(&a.at("early"), b"early").must("put");
+    let mut process = SyscallProcess::new();
+    let of_a = identity(a, &mut process);
+    process.put(&a.at("early"), b"early").must("put");
     a.drain();
-    // B has heard of nothing since its mount, and need not ask for a minute.
-    let missed = hand.stat(&b.at("early")).is_err();
+    // B has learned nothing since its mount, and need not ask the store for a minute.
+    let missed = process.stat(&b.at("early")).is_err();
     let told = why(b, "early");
     let wanted = if missed { "late" } else { "there" };
     assert_eq!((&told["reason"], &told["node"]), (&wanted.into(), &of_a.as_str().into()));
-    assert_eq!(hand.stat(&b.at("other")).map(drop), Err(Errno::NOENT));
-    hand.put(&a.at("other"), b"other").must("put");
+    assert_eq!(process.stat(&b.at("other")).map(drop), Err(Errno::NOENT));
+    process.put(&a.at("other"), b"other").must("put");
     a.drain();
     is(b, "other", "late");
     is(b, "early", if missed { "late" } else { "there" });
 }
 
-/// Store down: bytes that are not here, and names of which nothing is known. Damage. Misses of opens are remembered, too.
+/// Store down: bytes that are not local, and unknown names. Damage. Misses of opens are recorded, too.
 #[test]
-fn commands_explain_tells_trouble_with_bytes() {
+fn commands_explain_reports_missing_and_damaged_bytes() {
     let cluster = Cluster::two(Io::best());
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (seed, name) in [(1, "far"), (2, "spoilt")] {
-        hand.put(&a.at(name), &content(seed)).must("put");
+        process.put(&a.at(name), &content(seed)).must("put");
         a.drain();
     }
-    arrives(&mut hand, b, "spoilt");
+    arrives(&mut process, b, "spoilt");
     let packs = cluster.store.objects_in("packs");
     cluster.store.fail();
-    eventually(SEEN_MS, "B notices", || match hand.get(&b.at("far")) {
+    eventually(SEEN_MS, "B notices", || match process.get(&b.at("far")) {
         Err(Errno::NOENT) if b.status()["health"]["up"] == false => Ok(()),
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
@@ -288,7 +300,7 @@ fn commands_explain_tells_trouble_with_bytes() {
         .collect();
     assert!(reasons.contains(&"store_down"), "{last:#}");
     cluster.store.heal();
-    eventually(SEEN_MS, "B recovers", || match hand.get(&b.at("far")) {
+    eventually(SEEN_MS, "B recovers", || match process.get(&b.at("far")) {
         Ok(bytes) if bytes == content(1) => Ok(()),
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
@@ -297,56 +309,56 @@ fn commands_explain_tells_trouble_with_bytes() {
     for pack in &packs {
         std::fs::write(pack, vec![7; 100]).must("spoil a pack");
     }
-    // The first tries after an outage may come too early to be answered.
-    eventually(SEEN_MS, "B finds the damage", || match hand.get(&b.at("spoilt")) {
+    // The first attempts after an outage may come too early for an answer.
+    eventually(SEEN_MS, "B finds the damage", || match process.get(&b.at("spoilt")) {
         Err(Errno::NOENT) => {
             let json = why(b, "spoilt");
             if json["reason"] == "damaged" { Ok(()) } else { Err(format!("{json:#}")) }
         }
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
-    hand.put(&a.at("spoilt"), &content(3)).must("write it again");
+    process.put(&a.at("spoilt"), &content(3)).must("write it again");
     a.drain();
-    eventually(SEEN_MS, "it is whole again", || match hand.get(&b.at("spoilt")) {
+    eventually(SEEN_MS, "it is whole again", || match process.get(&b.at("spoilt")) {
         Ok(bytes) if bytes == content(3) => Ok(()),
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
     is(b, "spoilt", "there");
 }
 
-/// What is past its age, until it is forgotten.
+/// An entry past its age, until it is forgotten.
 #[test]
 fn commands_explain_tells_what_is_past_its_age() {
     let options = Options::new(Io::best()).expiry("12s").without_renewal();
     let cluster = Cluster::with(Store::dir, &options);
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("old"), &content(1)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("old"), &content(1)).must("put");
     cluster.a.drain();
-    arrives(&mut hand, &cluster.b, "old");
-    goes(&mut hand, &cluster.b, "old");
+    arrives(&mut process, &cluster.b, "old");
+    goes(&mut process, &cluster.b, "old");
     let old = is(&cluster.b, "old", "expired");
     assert!(old["remedy"].as_str().must("text").contains("expiry.age"));
 }
 
-/// Without a store: what was evicted, and what was removed and is forgotten. A unit that has lost a member.
+/// Without a store: an evicted entry, and one that was removed and forgotten. A unit that has lost a member.
 #[test]
-fn commands_explain_tells_what_a_node_alone_has_lost() {
+fn commands_explain_reports_losses_without_a_store() {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(Io::best()).cache_size("16MiB"));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for number in 0..5_u8 {
         let body: Vec<u8> = content(number).iter().cycle().take(5_000_000).copied().collect();
-        hand.put(&node.at(format!("f{number}")), &body).must("put");
+        process.put(&node.at(format!("f{number}")), &body).must("put");
         sleep_ms(50);
     }
-    eventually(SEEN_MS, "the first is evicted", || match hand.get(&node.at("f0")) {
+    eventually(SEEN_MS, "the first is evicted", || match process.get(&node.at("f0")) {
         Err(Errno::NOENT) => Ok(()),
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
     let evicted = is(&node, "f0", "evicted");
     assert!(evicted["remedy"].as_str().must("text").contains("local.cache_size"));
-    hand.put(&node.at("small"), b"small").must("put");
-    hand.unlink(&node.at("small")).must("unlink");
+    process.put(&node.at("small"), b"small").must("put");
+    process.unlink(&node.at("small")).must("unlink");
     let gone = is(&node, "small", "never");
     assert!(gone["why"].as_str().must("text").contains("removed and forgotten"), "{gone:#}");
 
@@ -355,9 +367,9 @@ fn commands_explain_tells_what_a_node_alone_has_lost() {
         put(&node.at("triton/KEY").join(name), "\"text\"", 0o644);
     }
     eventually(SEEN_MS, "the unit is there", || {
-        hand.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
+        process.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
     });
-    hand.unlink(&node.at("triton/KEY/k.json")).must("unlink");
+    process.unlink(&node.at("triton/KEY/k.json")).must("unlink");
     assert_eq!(SyscallProcess::new().get(&node.at("triton/KEY/__grp__k.json")), Err(Errno::NOENT));
     let incomplete = is(&node, "triton/KEY/__grp__k.json", "incomplete");
     assert_eq!((&incomplete["client"], &incomplete["kind"]), (&"triton".into(), &"unit".into()));
@@ -389,7 +401,7 @@ fn paths(list: &Value) -> Vec<String> {
     all.map(|miss| miss["path"].as_str().must("a path").to_owned()).collect()
 }
 
-/// Other users learn what the mode bits let them list, and of misses their own; root learns all.
+/// Other users learn what the mode bits let them list, and of misses only their own; root learns everything.
 #[test]
 fn commands_explain_keeps_what_users_may_not_see() {
     let Some(mut world) = World::two(Io::best(), "commands_explain_keeps_what_users_may_not_see")
@@ -400,13 +412,13 @@ fn commands_explain_keeps_what_users_may_not_see() {
     let a = &cluster.a;
     let (secret, own) = (a.at("private/secret"), a.at("open/own"));
     world.a.put(&secret, b"secret").must("put");
-    // What goes before it was remote leaves no trace.
+    // What is removed before it was uploaded leaves no trace.
     a.drain();
     world.a.unlink(&secret).must("unlink");
     assert_eq!(world.a.stat(&a.at("private/missing")).map(drop), Err(Errno::NOENT));
     assert_eq!(world.b.stat(&own).map(drop), Err(Errno::NOENT));
 
-    // A removed it, so A is told so; B cannot tell it from what never was.
+    // A removed it, so A gets that reason; B cannot distinguish it from a name that never existed.
     assert_eq!(json_by(A, cluster, &[], &secret)["reason"], "removed");
     for name in ["private/secret", "private/never", "private/deeper/never"] {
         let told = json_by(B, cluster, &[], &a.at(name));
@@ -433,7 +445,7 @@ fn commands_explain_keeps_what_users_may_not_see() {
         assert!(paths(&all).contains(&path.to_string_lossy().into_owned()), "{all:#}");
     }
 
-    // Of a client, B is told what it could list.
+    // About a client, B gets what it could list.
     for dir in ["open/jax", "jax"] {
         world.root.mkdir_with(&a.at(dir), 0o755).must("mkdir");
     }
@@ -450,17 +462,17 @@ fn commands_explain_keeps_what_users_may_not_see() {
     assert_eq!(refused.status.code(), Some(2), "{refused:?}");
 }
 
-/// Names that are no text are taken and shown escaped; without a terminal or on no mount it says so.
+/// Names that are not text are accepted and shown escaped. Without a terminal or a mount, the command says so.
 #[test]
 fn commands_explain_takes_and_shows_any_name() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let name = OsStr::from_bytes(b"odd\x1b[31m\n\xff");
     let odd = a.mount.join(name);
-    hand.put(&odd, b"odd").must("put");
+    process.put(&odd, b"odd").must("put");
     a.drain();
-    hand.unlink(&odd).must("unlink");
+    process.unlink(&odd).must("unlink");
     let mut command = cluster.site.hearthfs();
     let raw = run(command.arg("explain").arg(&odd), LIMIT_MS);
     assert!(raw.status.success(), "{raw:?}");
@@ -469,7 +481,7 @@ fn commands_explain_takes_and_shows_any_name() {
     let typed = a.mount.join("odd\\x1b[31m\\n\\xff");
     let typed = said(a, &[], &typed);
     assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the form that is printed");
-    hand.stat(&odd).expect_err("it is gone");
+    process.stat(&odd).expect_err("it is gone");
     let last = said(a, &["--last"], &a.mount);
     assert!(last.out.contains("odd\\x1b[31m") && last.out.contains("remedy: "), "{last:?}");
 
@@ -486,10 +498,10 @@ fn commands_explain_takes_and_shows_any_name() {
     assert!(told.out.contains("\"never\""), "{told:?}");
 }
 
-/// A daemon that does not explain to other users, because it is old or has no attributes, is said to be that.
+/// A daemon that does not explain to other users, because it is old or has no attributes, is reported as such.
 #[test]
-fn commands_explain_without_a_daemon_that_tells() {
-    const NAME: &str = "commands_explain_without_a_daemon_that_tells";
+fn commands_explain_with_a_daemon_that_cannot_explain() {
+    const NAME: &str = "commands_explain_with_a_daemon_that_cannot_explain";
     if !users::can_be_others(NAME, Io::best()) {
         return;
     }

@@ -17,7 +17,8 @@ use crate::harness::{
     tree,
 };
 
-/// An export writes nothing through a link that lies in its way, and without `--overwrite` no member into a unit that is there.
+/// An export writes nothing through a link in its way, and without `--overwrite` no member into an
+/// existing unit.
 #[test]
 fn commands_export_changes_nothing_that_it_should_not() {
     let cluster = Cluster::two(Io::best());
@@ -48,20 +49,20 @@ fn commands_export_changes_nothing_that_it_should_not() {
     assert_eq!(tree::texts(&dest.join("triton")), tree::texts(&tree.join("triton")));
 }
 
-/// Files that a node cannot fetch while the store is away are counted and named; the others are exported.
+/// Files that a node cannot fetch while the store is down are counted and named; the others are exported.
 #[test]
 fn commands_export_names_what_is_not_there() {
     let options = Options::new(Io::best()).deadline("2s");
     let cluster = Cluster::with(Store::dir, &options);
     let dest = cluster.site.path().join("dest");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let text = "far away ".repeat(10_000);
-    hand.put(&cluster.a.at("far"), text.as_bytes()).must("put");
+    process.put(&cluster.a.at("far"), text.as_bytes()).must("put");
     cluster.a.drain();
     eventually(SEEN_MS, "the name is seen", || {
-        hand.stat(&cluster.b.at("far")).map(|_| ()).map_err(|errno| errno.to_string())
+        process.stat(&cluster.b.at("far")).map(|_| ()).map_err(|errno| errno.to_string())
     });
-    hand.put(&cluster.b.at("near"), b"here").must("put");
+    process.put(&cluster.b.at("near"), b"here").must("put");
     cluster.store.fail();
     let said = command(&cluster.b, &["export", "--json"], &[&cluster.b.mount, &dest], &[]);
     cluster.store.heal();
@@ -69,7 +70,7 @@ fn commands_export_names_what_is_not_there() {
     counts(&report(&said), &[("files", 1), ("failed", 1)]);
     assert!(said.err.contains("far: open it: No such file"), "{}", said.err);
     assert_eq!(tree::texts(&dest), ["near"]);
-    // Until the node has noticed that the store is back.
+    // The node needs time to notice that the store is back.
     eventually(SEEN_MS, "the rest is exported", || {
         let said = command(&cluster.b, &["export", "--json"], &[&cluster.b.mount, &dest], &[]);
         if said.status.success() { Ok(()) } else { Err(said.err) }
@@ -77,13 +78,13 @@ fn commands_export_names_what_is_not_there() {
     assert_eq!(std::fs::read(dest.join("far")).must("read"), text.as_bytes());
 }
 
-/// An export that is killed leaves whole files and whole units only, and the next one goes on.
+/// An export that is killed leaves only whole files and whole units, and the next one continues.
 #[test]
 fn commands_export_that_is_killed() {
     let cluster = Cluster::two(Io::best());
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
     let dest = cluster.site.dir("dest");
-    // The directories below get its set-group-id bit.
+    // The directories below inherit its set-group-id bit.
     std::fs::set_permissions(&dest, Permissions::from_mode(0o2775)).must("chmod");
     many(&source);
     let said = command(&cluster.a, &["import"], &[&source, &mount], &[]);
@@ -121,13 +122,13 @@ fn commands_export_that_is_killed() {
     let mut found = with_times(&dest);
     found.retain(|path, _| !path.to_string_lossy().contains("/.hearthfs-export."));
     same(&found, &with_times(&source));
-    // Directories that were not finished when an export was killed.
+    // Directories that were unfinished when an export was killed.
     let mode = |path: &Path| path.metadata().must("stat").permissions().mode();
     for path in found.keys() {
         let (there, wanted) = (mode(&dest.join(path)), mode(&source.join(path)));
         assert_eq!(there, wanted, "{}", path.display());
     }
-    // What the killed ones have left behind does not travel.
+    // What the killed exports left behind is not imported.
     put(&dest.join(".hearthfs-export.0123456789abcdef"), "a part", 0o644);
     put(&dest.join("triton/K0/.hearthfs-export.fedcba9876543210"), "a part", 0o644);
     put(&dest.join(".hearthfs-export.notes"), "no part", 0o644);
@@ -139,16 +140,16 @@ fn commands_export_that_is_killed() {
     assert_eq!(found, [again.join(".hearthfs-export.notes")]);
 }
 
-/// A unit that is replaced all the time is exported in one version.
+/// A unit that is constantly replaced is exported in one version.
 fn commands_export_writes_one_version(io: Io) {
     let cluster = Cluster::two(io);
     let dir = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&dir).must("mkdir");
     let write = |version: u32| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for name in ["k.json", "k.ttir", "__grp__k.json"] {
             let text = format!("version {version}").repeat(2000);
-            hand.put(&dir.join(name), text.as_bytes()).must(name);
+            process.put(&dir.join(name), text.as_bytes()).must(name);
         }
     };
     write(0);

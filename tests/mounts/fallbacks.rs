@@ -1,4 +1,4 @@
-//! What a daemon does where it may not do everything: less, and `status` says what is lost.
+//! A daemon without all rights does less, and `status` says what is missing.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use crate::harness::node::{Site, dress};
 use crate::harness::{Must as _, skipped};
 
 const LIMIT_MS: u64 = 60_000;
-/// Mounts, says what `status` says, writes and reads, and ends; all in a mount namespace of its own.
+/// Mounts, prints the `status`, writes and reads, and ends; all in a mount namespace of its own.
 const SCRIPT: &str = r#"
 "$1" mount "$2" --cache-dir "$3" 2>"$4" &
 until "$1" status "$2" >/dev/null 2>&1; do sleep 0.05; kill -0 $! || exit 7; done
@@ -17,7 +17,8 @@ echo content > "$2/f" && cat "$2/f" && mv "$2/f" "$2/g" && flock -n "$2/g" cat "
 "$1" unmount "$2" && wait $!
 "#;
 
-/// Root of a user namespace has no CAP_SYS_ADMIN where passthrough asks for it: I/O is ordinary, and `status` says why.
+/// Root of a user namespace lacks the CAP_SYS_ADMIN that passthrough requires: I/O is ordinary, and
+/// `status` says why.
 #[test]
 fn commands_fall_back_without_cap_sys_admin() {
     const NAME: &str = "commands_fall_back_without_cap_sys_admin";

@@ -1,4 +1,4 @@
-//! Limits: few descriptors, for a daemon that a program or a user would have open too many files.
+//! Limits: few descriptors, when a program or a user wants the daemon to open too many files.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -11,8 +11,8 @@ use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, eventually, i
 
 const ENTRIES: usize = 2_000;
 
-/// A syscall process that may have many files open.
-fn hand_with_descriptors() -> SyscallProcess {
+/// Returns a syscall process that may have many files open.
+fn process_with_descriptors() -> SyscallProcess {
     SyscallProcess::wrapped(&["sh", "-c", "ulimit -n 4096; exec \"$@\"", "sh"])
 }
 
@@ -20,9 +20,9 @@ fn with_descriptors(io: Io, limit: &str) -> (Site, Node) {
     let site = Site::new();
     let options = Options::new(io);
     let node = Node::start(&site, "m", None, options.clone());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..ENTRIES {
-        hand.put(&node.at(format!("f{k}")), &content(0, k as u64, 100)).must("put");
+        process.put(&node.at(format!("f{k}")), &content(0, k as u64, 100)).must("put");
     }
     let cache = node.cache.clone();
     drop(node);
@@ -32,25 +32,26 @@ fn with_descriptors(io: Io, limit: &str) -> (Site, Node) {
     (site, node)
 }
 
-/// The soft limit is raised as far as it may be.
+/// The soft limit is raised as far as allowed.
 fn limits_few_descriptors_to_begin_with(io: Io) {
     let (_site, node) = with_descriptors(io, "ulimit -Sn 256");
-    let mut hand = hand_with_descriptors();
+    let mut process = process_with_descriptors();
     for k in 0..ENTRIES {
         let path = node.at(format!("f{k}"));
-        hand.open(&path, OFlags::RDONLY, 0).must(format_args!("open {k} of {ENTRIES}"));
+        process.open(&path, OFlags::RDONLY, 0).must(format_args!("open {k} of {ENTRIES}"));
     }
-    hand.put(&node.at("new"), b"x").must("create");
+    process.put(&node.at("new"), b"x").must("create");
 }
 in_both_modes!(limits_few_descriptors_to_begin_with);
 
-/// Where it may not, who opens too much is told so; nothing is said to be gone, and all goes on.
+/// If it cannot be raised, a program that opens too many files gets an error for that; nothing is
+/// reported as missing, and all else goes on.
 fn limits_few_descriptors_for_good(io: Io) {
     let (_site, node) = with_descriptors(io, "ulimit -n 256");
-    let mut hand = hand_with_descriptors();
+    let mut process = process_with_descriptors();
     let (mut open, mut refused) = (Vec::new(), 0);
     for k in 0..ENTRIES {
-        match hand.open(&node.at(format!("f{k}")), OFlags::RDONLY, 0) {
+        match process.open(&node.at(format!("f{k}")), OFlags::RDONLY, 0) {
             Ok(fd) => open.push(fd),
             Err(errno) => {
                 assert!(matches!(errno, Errno::NFILE | Errno::MFILE), "open {k}: {errno}");
@@ -60,24 +61,24 @@ fn limits_few_descriptors_for_good(io: Io) {
     }
     assert!(open.len() > 100 && refused > 0, "{} open, {refused} refused", open.len());
     for k in 0..20 {
-        match hand.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644) {
-            Ok(fd) => hand.close(fd).must("close"),
+        match process.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644) {
+            Ok(fd) => process.close(fd).must("close"),
             Err(errno) => assert!(matches!(errno, Errno::NFILE | Errno::MFILE), "{errno}"),
         }
     }
-    // The reserve is for who asks how it goes.
+    // The reserve is for status requests.
     node.status();
     for fd in open {
-        hand.close(fd).must("close");
+        process.close(fd).must("close");
     }
     for k in 0..ENTRIES {
         let path = node.at(format!("f{k}"));
         eventually(5_000, format_args!("f{k} when others have closed"), || {
-            let read = hand.get(&path).map_err(|errno| errno.to_string())?;
+            let read = process.get(&path).map_err(|errno| errno.to_string())?;
             if read == content(0, k as u64, 100) { Ok(()) } else { Err("other bytes".to_owned()) }
         });
     }
-    hand.put(&node.at("after"), b"x").must("create");
+    process.put(&node.at("after"), b"x").must("create");
 }
 in_both_modes!(limits_few_descriptors_for_good);
 
@@ -90,14 +91,14 @@ fn limits_few_descriptors_go_to_new_files_first(io: Io) {
         let files = files.filter_map(|fd| std::fs::read_link(fd.path()).ok());
         files.filter(|file| file.starts_with(node.cache.join("v1/blobs"))).count()
     };
-    let mut hand = hand_with_descriptors();
+    let mut process = process_with_descriptors();
     for k in 0..10 {
-        hand.get(&node.at(format!("f{k}"))).must("read");
+        process.get(&node.at(format!("f{k}"))).must("read");
     }
     assert!(kept() > 0, "nothing stays open");
     let mut opened = 0;
     let refused = (0..ENTRIES).find_map(|k| {
-        let made = hand.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644);
+        let made = process.open(&node.at(format!("new{k}")), CREATE_NEW, 0o644);
         opened += usize::from(made.is_ok());
         made.err()
     });
@@ -106,7 +107,8 @@ fn limits_few_descriptors_go_to_new_files_first(io: Io) {
 }
 in_both_modes!(limits_few_descriptors_go_to_new_files_first);
 
-/// A user that opens all it may leaves a quarter to the others, as ordinary programs need it.
+/// A user that opens as many files as allowed leaves a quarter to the others, which is enough for
+/// ordinary programs.
 fn limits_one_user_leaves_descriptors_to_others(io: Io) {
     if !can_be_others("limits_one_user_leaves_descriptors_to_others", io) {
         return;

@@ -1,4 +1,4 @@
-//! What `run` and `status` say that the cache was worth: the clients' own figures, on both nodes.
+//! The savings that `run` and `status` report, compared with the clients' own figures, on both nodes.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::harness::{
     sleep_ms,
 };
 
-/// What `run` has told: entries that were served locally, fetched, and compiled, and the line of the time saved.
+/// The figures of `run`: entries served locally, fetched, and compiled, and the line of the time saved.
 #[derive(Debug, PartialEq, Eq)]
 struct Worth {
     local: u64,
@@ -46,7 +46,7 @@ impl Worth {
     }
 }
 
-/// Runs a program by `run` on a node; returns what it has printed, and what it was worth.
+/// Runs a program with `run` on a node; returns its output, and the reported figures.
 #[track_caller]
 fn run_on(
     cluster: &Cluster,
@@ -68,7 +68,7 @@ fn totals(node: &Node, client: &str) -> Value {
     node.status()["clients"][client].clone()
 }
 
-/// Waits until what one node has published is on the other.
+/// Waits until everything published on one node is on the other.
 fn travel(cluster: &Cluster) {
     cluster.a.drain();
     sleep_ms(1_150);
@@ -78,14 +78,15 @@ fn words(program: &Path, args: &[&str]) -> Vec<OsString> {
     std::iter::once(program.into()).chain(args.iter().map(OsString::from)).collect()
 }
 
-/// The last line of a program's own account.
+/// Returns the last line of a program's own report.
 #[track_caller]
 fn account(out: &str) -> (u64, u64) {
     let said: Value = serde_json::from_str(out.lines().last().must("a line")).must(out);
     (said["hits"].as_u64().must("hits"), said["misses"].as_u64().must("misses"))
 }
 
-/// Runs a program cold on one node, then twice on the other, and compares its account with that of `run` each time.
+/// Runs a program cold on one node, then twice on the other, and compares its report with that of
+/// `run` each time.
 fn cold_and_warm(
     cluster: &Cluster,
     client: &str,
@@ -157,7 +158,7 @@ fn clients_figures_of_triton_are_its_own() {
         return;
     }
     let cluster = Cluster::two(Io::best());
-    // Entries hold the path of the directory: all nodes have to see it at one place.
+    // Entries contain the path of the directory, so all nodes must see it at one path.
     let common = cluster.site.dir("common");
     cold_and_warm(&cluster, "triton", |node| {
         let bind = "mkdir -p \"$1/triton\" && mount --bind \"$1\" \"$2\" && shift 2 && exec \"$@\"";
@@ -168,7 +169,7 @@ fn clients_figures_of_triton_are_its_own() {
     });
 }
 
-/// ccache counts over all of its calls, which are processes of their own.
+/// ccache counts over all its calls, each of which is a process of its own.
 #[test]
 fn clients_figures_of_ccache_are_its_own() {
     if !need("clients_figures_of_ccache_are_its_own", "ccache") {
@@ -205,16 +206,16 @@ fn clients_figures_of_ccache_are_its_own() {
     }
 }
 
-/// Writes an entry as a program does that looks, compiles and writes.
+/// Writes an entry like a program that looks it up, compiles and writes.
 fn compile(node: &Node, name: &str) {
     let script = format!("test -e {name} || {{ sleep 0.3; echo compiled > {name}; }}");
     let mut shell = Command::new("sh");
-    // The builtins of one process.
+    // With shell builtins, so that it is one process.
     let said = run(shell.args(["-c", &script]).current_dir(&node.mount), 20_000);
     assert_eq!(said.code(), 0, "{said:?}");
 }
 
-/// Totals survive restarts and crashes, and are told to other users, who may do nothing else.
+/// Totals survive restarts and crashes, and other users can read them, but nothing else.
 fn figures_last_and_are_for_all_users(io: Io) {
     let mut cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     std::fs::create_dir(cluster.a.at("jax")).must("mkdir");
@@ -233,7 +234,7 @@ fn figures_last_and_are_for_all_users(io: Io) {
     let more = totals(&cluster.a, "jax");
     assert_eq!(more["local"], 4);
     assert_eq!(more["saved_ms"], saved / 3 * 4, "what it took is kept with the entry");
-    // They are written down every 10 s.
+    // They are saved every 10 s.
     let file = cluster.a.cache.join("v1/figures");
     eventually(30_000, "they are kept", || {
         let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -243,7 +244,7 @@ fn figures_last_and_are_for_all_users(io: Io) {
     cluster.a.kill_only();
     cluster.a.up();
     assert_eq!(totals(&cluster.a, "jax"), more, "after a crash");
-    // No attribute is shown.
+    // No attribute is listed.
     let listed = rustix::fs::listxattr(cluster.a.at("jax/jit_f-1-cache"), &mut [0_u8; 100][..]);
     assert_eq!(listed.must("list attributes"), 0);
     if !is_root() || !need("figures_last_and_are_for_all_users", "setpriv") {
@@ -273,7 +274,7 @@ fn figures_last_and_are_for_all_users(io: Io) {
 }
 in_both_modes!(figures_last_and_are_for_all_users);
 
-/// A process that reads back what it has just published is served, whether its bytes are a blob already or not.
+/// A process that reads back what it has just published is served, whether its bytes are already a blob or not.
 fn figures_count_what_is_read_back_at_once(io: Io) {
     const ENTRIES: u64 = 200;
     let cluster = Cluster::two(io);
@@ -289,7 +290,8 @@ fn figures_count_what_is_read_back_at_once(io: Io) {
 }
 in_both_modes!(figures_count_what_is_read_back_at_once);
 
-/// What is opened, stored again with the same bytes, moved or copied about is counted as often as it is an entry's use.
+/// Each entry counts as often as a client uses it. Opening it otherwise, storing the same bytes
+/// again, moving and copying do not count.
 #[test]
 fn figures_count_entries_and_nothing_else() {
     let cluster = Cluster::two(Io::best());
@@ -320,7 +322,7 @@ fn figures_count_entries_and_nothing_else() {
     std::fs::read(jax.join("jit_h-1-cache")).must("read");
     std::fs::metadata(jax.join("jit_h-1-cache")).must("look");
     assert_eq!(count(&cluster.a), [1, 0, 3]);
-    // Copies are no use of the cache.
+    // Copies do not use the cache.
     let old = cluster.site.dir("old");
     std::fs::write(old.join("jit_old-1-cache"), "imported").must("write");
     let paths = [&old, &jax, &cluster.site.path().join("new")];

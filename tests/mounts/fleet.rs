@@ -1,7 +1,7 @@
-//! What `status` says of the store, of the log and of the other nodes.
+//! The part of `status` about the store, the log and the other nodes.
 //!
-//! Owns the fields that a fleet is watched by, each in the situation that it is for. Must never look at what is not
-//! printed by a command.
+//! Owns the fields with which a fleet is monitored, each in the situation that it is for. Must
+//! never check anything that no command prints.
 
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ fn put(node: &Node, name: &str, len: usize) {
     SyscallProcess::new().put(&node.at(name), &body).must("put a file");
 }
 
-/// Waits until a status says what it should, and returns it.
+/// Waits until a status has the expected content, and returns it.
 fn until(node: &Node, what: &str, says: impl Fn(&Value) -> bool) -> Value {
     eventually(30_000, what, || {
         let status = node.status();
@@ -28,7 +28,7 @@ fn shown(node: &Node) -> String {
     node.command(&["status", &mount]).good()
 }
 
-/// The reason of an outage is told while it goes on, and after its end.
+/// The reason of an outage is reported during the outage, and after its end.
 #[test]
 fn fleet_sees_the_reason_of_an_outage() {
     for (trouble, kind, word) in
@@ -56,15 +56,15 @@ fn fleet_sees_the_reason_of_an_outage() {
     }
 }
 
-/// How old what is known of the others is, and how late their changes come.
+/// How old the knowledge about the other nodes is, and how late their changes arrive.
 #[test]
 fn fleet_sees_how_far_a_node_is_behind() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     put(&cluster.a, "first", 1_000);
     cluster.a.drain();
     eventually(10_000, "node B has the file", || {
-        hand.stat(&cluster.b.at("first")).map_err(|errno| errno.to_string())
+        process.stat(&cluster.b.at("first")).map_err(|errno| errno.to_string())
     });
     let follower = cluster.b.status()["follower"].clone();
     assert!(follower["list_age_ms"].as_u64() < Some(10_000), "{follower}");
@@ -78,7 +78,7 @@ fn fleet_sees_how_far_a_node_is_behind() {
     cluster.store.trouble(Trouble::Forbidden);
     let seen = until(&cluster.b, "the log cannot be read", |status| {
         // A miss asks the store.
-        hand_stat(&cluster.b, "none");
+        stat_by_process(&cluster.b, "none");
         let follower = &status["follower"];
         follower["list_failed"] == true
             && follower["list_age_ms"].as_u64() > follower["attempt_age_ms"].as_u64()
@@ -86,16 +86,16 @@ fn fleet_sees_how_far_a_node_is_behind() {
     assert!(shown(&cluster.b).contains("behind    the log was read "), "{seen:#}");
     cluster.store.heal();
     until(&cluster.b, "it can be read again", |status| {
-        hand_stat(&cluster.b, "none");
+        stat_by_process(&cluster.b, "none");
         status["follower"]["list_failed"] == false
     });
 }
 
-fn hand_stat(node: &Node, name: &str) {
+fn stat_by_process(node: &Node, name: &str) {
     assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} is there");
 }
 
-/// Throttled requests are counted, and the time that they cost.
+/// Throttled requests, and the time that they cost, are counted.
 #[test]
 fn fleet_sees_throttling() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone());
@@ -111,7 +111,7 @@ fn fleet_sees_throttling() {
         seen["counters"]["throttled"]["429"].is_null() && seen["health"]["up"] == true,
         "{seen:#}"
     );
-    // None is counted that the server has not sent.
+    // No answer is counted that the server has not sent.
     let told = seen["counters"]["throttled"]["503"].as_u64();
     assert!(told <= Some(cluster.store.throttlings()), "{seen:#}");
     let text = shown(&cluster.a);
@@ -122,7 +122,7 @@ fn fleet_sees_throttling() {
     until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
 }
 
-/// Each miss is a line of the log at level `debug`, with its name and its reason; as JSON if that is asked for.
+/// Each miss is a line of the log at level `debug`, with its name and its reason; as JSON if configured.
 #[test]
 fn fleet_sees_why_a_name_is_a_miss() {
     let site = Site::new();
@@ -132,22 +132,22 @@ fn fleet_sees_why_a_name_is_a_miss() {
     let words = ["--log-level", "info,hearthfs::fs=debug", "--log-format", "json"];
     options.args.extend(words.map(str::to_owned));
     let b = Node::start(&site, "b", Some(&store), options);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     put(&a, "packed", 100_000);
     put(&a, "removed", 100);
     a.drain();
     for name in ["packed", "removed"] {
         eventually(10_000, "node B knows the file", || {
-            hand.stat(&b.at(name)).map_err(|errno| errno.to_string())
+            process.stat(&b.at(name)).map_err(|errno| errno.to_string())
         });
     }
     std::fs::remove_file(a.at("removed")).must("remove");
     a.drain();
     store.throttle("packs/");
-    assert!(hand.get(&b.at("packed")).is_err(), "it is not given out");
+    assert!(process.get(&b.at("packed")).is_err(), "it is not given out");
     store.heal();
-    assert!(hand.stat(&b.at("on no node")).is_err());
-    eventually(10_000, "node B knows that it is gone", || match hand.stat(&b.at("removed")) {
+    assert!(process.stat(&b.at("on no node")).is_err());
+    eventually(10_000, "node B knows that it is gone", || match process.stat(&b.at("removed")) {
         Ok(_) => Err("it is there".to_owned()),
         Err(_) => Ok(()),
     });

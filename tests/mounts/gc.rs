@@ -13,17 +13,17 @@ use crate::harness::{
     tree,
 };
 
-/// How long what is not in use stays in these tests. Long enough for a commit on a busy machine.
+/// How long unused objects stay in these tests. Long enough for a commit on a busy machine.
 const GRACE: &str = "6s";
-/// How long the load lasts at least: over a directory, over a server, and where there is time for it.
+/// The minimal duration of the load: over a directory, over a server, and in the long variant.
 const LOAD: Duration = Duration::from_secs(12);
 const LOAD_SERVER: Duration = Duration::from_secs(15);
 const LOAD_LONG: Duration = Duration::from_mins(1);
-/// How long is waited for the first garbage to go.
+/// The longest wait for the first garbage to be deleted.
 const LOAD_MAX: Duration = Duration::from_secs(150);
-/// Names that each writer writes again and again.
+/// Names that each writer rewrites.
 const NAMES: u64 = 25;
-/// Files that stay as they are.
+/// Files that stay unchanged.
 const KEPT: u64 = 40;
 
 fn gc(cluster: &Cluster, more: &[&str]) -> Said {
@@ -38,17 +38,17 @@ fn collect(cluster: &Cluster) -> serde_json::Value {
     serde_json::from_str(&out).must("a report")
 }
 
-/// Returns how many objects of a kind a report says were deleted.
+/// Returns how many deleted objects of a kind a report counts.
 fn deleted(report: &serde_json::Value, kind: &str) -> u64 {
     let all = report["deleted"].as_array().must("a list");
     let of_kind = all.iter().filter(|one| one["kind"] == kind);
     of_kind.map(|one| one["objects"].as_u64().must("a number")).sum()
 }
 
-/// Writes, replaces, renames and removes its own names on one node until it is told to stop; reads them
-/// back at once, and those of the other writer as they come.
+/// Writes, replaces, renames and removes its own names on one node until it is stopped; reads them
+/// back at once, and those of the other writer as they arrive.
 fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
     let mut seen = vec![0; NAMES as usize];
     let mut seq = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -56,24 +56,24 @@ fn load(mount: &Path, writer: u32, stop: &AtomicBool) -> u64 {
         let name = mount.join(format!("w{writer}-{}", dice.below(NAMES)));
         let bytes = body::make(Id { writer, seq }, dice.len(400_000));
         match dice.below(8) {
-            0 => drop(hand.unlink(&name)),
+            0 => drop(process.unlink(&name)),
             1..4 => {
                 let temporary = mount.join(format!("tmp-{writer}"));
-                hand.put(&temporary, &bytes).must("put a temporary");
-                hand.rename(&temporary, &name).must("rename it");
+                process.put(&temporary, &bytes).must("put a temporary");
+                process.rename(&temporary, &name).must("rename it");
             }
-            _ => hand.put(&name, &bytes).must("put"),
+            _ => process.put(&name, &bytes).must("put"),
         }
         let other = dice.below(NAMES);
         let theirs = mount.join(format!("w{}-{other}", 3 - writer));
-        if let Ok(bytes) = hand.get(&theirs) {
+        if let Ok(bytes) = process.get(&theirs) {
             let id = body::check(&bytes).must("a whole body");
             let last = &mut seen[other as usize];
             assert!(id.writer == 3 - writer && id.seq >= *last, "{id} after {last}");
             *last = id.seq;
         }
         let kept = dice.below(KEPT);
-        let bytes = hand.get(&mount.join(format!("kept{kept}"))).must("a file that is kept");
+        let bytes = process.get(&mount.join(format!("kept{kept}"))).must("a file that is kept");
         assert_eq!(body::check(&bytes), Ok(Id { writer: 9, seq: kept }));
         sleep_ms(2);
     }
@@ -95,13 +95,14 @@ fn gc_beside_two_nodes_over_a_server() {
     beside_two_nodes(&Cluster::with(Store::s3, &options(io)), io, LOAD_SERVER);
 }
 
-/// Two nodes write and read while garbage is collected: no read fails, and a node that starts later has all.
+/// Two nodes write and read while garbage is collected: no read fails, and a node that starts later
+/// has everything.
 fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     std::fs::write(cluster.store.objects().join("notes.txt"), "mine").must("write a note");
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(1));
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(1));
     for seq in 0..KEPT {
         let bytes = body::make(Id { writer: 9, seq }, dice.len(1_500_000));
-        hand.put(&cluster.a.at(format!("kept{seq}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("kept{seq}")), &bytes).must("put");
     }
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
@@ -115,7 +116,7 @@ fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     let (mut packs, mut commits) = (0, 0);
     while begun.elapsed() < least || ((packs == 0 || commits == 0) && begun.elapsed() < LOAD_MAX) {
         assert!(!writers.iter().any(std::thread::JoinHandle::is_finished), "a reader has failed");
-        // It also writes a checkpoint when one is due.
+        // A drain also writes a checkpoint when one is due.
         cluster.a.drain();
         let report = collect(cluster);
         assert_eq!(report["failed"]["objects"], 0, "{report}");
@@ -130,7 +131,7 @@ fn beside_two_nodes(cluster: &Cluster, io: Io, least: Duration) {
     cluster.settle();
     let wanted = tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
     collect(cluster);
-    // A new machine has all of it, and nothing of it only from a node's own disk.
+    // A new machine has all of it, so none of it existed only on a node's own disk.
     let c = Node::start(&cluster.site, "c", Some(&cluster.store), options(io));
     assert_eq!(tree::converge(&cluster.a.mount, &c.mount, 30_000).len(), wanted.len());
     for seq in 0..KEPT {
@@ -180,14 +181,14 @@ fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {
     assert_eq!(run(command.arg("gc"), 60_000).code(), 2, "which store?");
 }
 
-/// What is past the expiry goes from a bucket too, by as few requests as it takes.
+/// What is past the expiry is deleted from a bucket too, with as few requests as possible.
 #[test]
 fn gc_of_a_bucket_goes_by_age() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in 0..30 {
         let bytes = body::make(Id { writer: 1, seq }, 9_000 + 50_000 * seq as usize);
-        hand.put(&cluster.a.at(format!("f{seq}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("f{seq}")), &bytes).must("put");
         if seq % 10 == 9 {
             cluster.settle();
         }
@@ -207,9 +208,10 @@ fn gc_of_a_bucket_goes_by_age() {
     assert_eq!((deleted(&report, "packs"), deleted(&report, "blobs")), (packs, blobs), "{report}");
     assert_eq!((count("packs"), count("blobs")), (0, 0));
     assert_eq!(report["foreign"]["objects"], 1, "{report}");
-    // Reads of commits, lists, a look at each blob, and a few deletions of many.
+    // Reads of commits, lists, a check of each blob, and a few deletions of many.
     assert!(asked < 25 + blobs + count("log"), "{asked} requests");
-    // To the nodes it is damage in the store, and theirs is a cache: misses, or what they still have.
+    // For the nodes this is damage in the store, and they are a cache: they get misses, or what
+    // they still have.
     for seq in 0..30 {
         if let Ok(bytes) = std::fs::read(cluster.b.at(format!("f{seq}"))) {
             assert_eq!(body::check(&bytes), Ok(Id { writer: 1, seq }));

@@ -1,6 +1,7 @@
 //! The guides: every command in them works, in the order of the page.
 //!
-//! What a page calls `sh` is run; a page says `console` for what needs a service manager, which `service_systemd.rs` runs.
+//! Blocks marked `sh` are run here. Blocks marked `console` need a service manager;
+//! `service_systemd.rs` runs them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,9 +13,9 @@ use crate::harness::{Io, Must as _, Node, Options, Store};
 
 /// How long all commands of a page may take.
 const PAGE_LIMIT_MS: u64 = 120_000;
-/// What stands for a user's job: it adds an entry unless one is there.
+/// Replaces a user's job: it adds an entry unless one exists.
 const JOB: &str = r#"mkdir -p "$MOUNT/jax" && { test -e "$MOUNT/jax/jit_job-1-cache" || echo compiled > "$MOUNT/jax/jit_job-1-cache"; }"#;
-/// What stands for a job that only reads.
+/// Replaces a job that only reads.
 const READER: &str = r#"test "$(cat "$MOUNT/jax/jit_job-1-cache")" = compiled"#;
 
 fn guides() -> PathBuf {

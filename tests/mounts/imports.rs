@@ -20,8 +20,8 @@ use crate::harness::{
 };
 use crate::users;
 
-/// Caches of several clients that are imported on one node are on the other, whole and with their times; what belongs to
-/// no other user stays where it was; and what is exported is what was imported.
+/// Caches of several clients that are imported on one node appear on the other, whole and with
+/// their times. What belongs to one node stays out. What is exported equals what was imported.
 fn commands_import_and_export_whole_trees(io: Io) {
     let cluster = Cluster::two(io);
     let (source, plain) = (cluster.site.dir("source"), cluster.site.dir("plain"));
@@ -80,7 +80,7 @@ fn commands_import_and_export_whole_trees(io: Io) {
     assert_eq!(tree::texts(&dest), ["mine", "triton"]);
     assert_eq!(tree::texts(&dest.join("triton/KEY1")), ["k.ttir"]);
     let all = report(&export(&[]));
-    // A unit of which a part is there is written whole.
+    // A unit of which a part exists is written whole.
     counts(&all, &[("files", 42), ("same", 6), ("kept", 0), ("failed", 0)]);
     let mut exported = with_times(&dest);
     for dir in ["triton/KEY9", "ccache", "ccache/0"] {
@@ -90,21 +90,21 @@ fn commands_import_and_export_whole_trees(io: Io) {
 }
 in_both_modes!(commands_import_and_export_whole_trees);
 
-/// Files and units that are there stay, units as a whole. With `--overwrite` they are replaced, units as a whole.
+/// Existing files and units stay, units as a whole. With `--overwrite` they are replaced, units as a whole.
 fn commands_import_keeps_what_is_there(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&mount.join("triton")).must("mkdir");
-    hand.mkdir(&mount.join("triton/KEY0")).must("mkdir");
-    hand.mkdir(&mount.join("numba")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&mount.join("triton")).must("mkdir");
+    process.mkdir(&mount.join("triton/KEY0")).must("mkdir");
+    process.mkdir(&mount.join("numba")).must("mkdir");
     for name in ["k.json", "k.ttir", "old.ptx", "__grp__k.json"] {
-        hand.put(&mount.join("triton/KEY0").join(name), b"theirs").must("put");
+        process.put(&mount.join("triton/KEY0").join(name), b"theirs").must("put");
     }
     for name in ["m.f-1.py311.nbi", "m.f-1.py311.1.nbc", "m.f-1.py311.2.nbc"] {
-        hand.put(&mount.join("numba").join(name), b"theirs").must("put");
+        process.put(&mount.join("numba").join(name), b"theirs").must("put");
     }
-    hand.put(&mount.join("plain"), b"theirs").must("put");
+    process.put(&mount.join("plain"), b"theirs").must("put");
     kernel(&source.join("triton/KEY0"), "ours");
     kernel(&source.join("triton/KEY1"), "ours");
     function(&source.join("numba"), "m.f-1", 3, "ours");
@@ -130,7 +130,7 @@ fn commands_import_keeps_what_is_there(io: Io) {
 }
 in_both_modes!(commands_import_keeps_what_is_there);
 
-/// An import that is killed leaves whole units only, on all nodes, and the next one goes on.
+/// An import that is killed leaves only whole units, on all nodes, and the next one continues.
 fn commands_import_that_is_killed(io: Io) {
     let cluster = Cluster::two(io);
     let (source, mount) = (cluster.site.dir("source"), cluster.a.mount.clone());
@@ -140,7 +140,7 @@ fn commands_import_that_is_killed(io: Io) {
         let mut import = cluster.site.hearthfs();
         import.arg("import").arg(&source).arg(&mount).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = import.spawn().must("start an import");
-        // Until so many units are there, or it is over.
+        // Waits until so many units are there, or the import has ended.
         let there = || {
             let kernels = (0..KERNELS)
                 .filter(|number| mount.join(format!("triton/KEY{number}/__grp__k.json")).exists());
@@ -239,7 +239,7 @@ fn commands_import_and_export_replace_links(io: Io) {
 }
 in_both_modes!(commands_import_and_export_replace_links);
 
-/// A file that cannot be read is named, its unit is left out as a whole, and all else is imported.
+/// An unreadable file is named, its unit is left out as a whole, and all else is imported.
 #[test]
 fn commands_import_names_what_it_cannot_read() {
     let io = Io::best();
@@ -259,7 +259,7 @@ fn commands_import_names_what_it_cannot_read() {
     let to = cluster.a.at("open");
     std::fs::create_dir(&to).must("mkdir");
     users::let_in(&to, 0o777);
-    // The program itself may lie where others cannot go.
+    // Other users may not be able to access the build directory.
     let program = cluster.site.path().join("hearthfs");
     std::fs::copy(env!("CARGO_BIN_EXE_hearthfs"), &program).must("copy the program");
     users::let_in(&program, 0o755);
@@ -315,7 +315,7 @@ fn commands_import_and_export_refuse_what_cannot_be() {
     assert!(!dest.exists() && tree::texts(&mount).is_empty());
 }
 
-/// The profiles of the daemon decide how a file is treated, and not those of the command's own configuration.
+/// The profiles of the daemon decide how a file is treated, not those of the command's own configuration.
 #[test]
 fn commands_import_by_the_profiles_of_the_daemon() {
     let options = Options::new(Io::best()).triton_in("team/*");
@@ -345,7 +345,7 @@ fn commands_export_refuses_a_bind_mount_of_its_source() {
     assert!(said.err.contains("one lies in the other") && !made, "{}", said.err);
 }
 
-/// Where a bind mount leads from SRC to DIR, the files that are imported are not imported once more.
+/// If a bind mount leads from SRC to DIR, the imported files are not imported again.
 #[test]
 fn commands_import_leaves_out_its_own_target() {
     let cluster = Cluster::two(Io::best());
@@ -362,7 +362,7 @@ fn commands_import_leaves_out_its_own_target() {
     assert_eq!(tree::texts(&to), ["file"]);
 }
 
-/// An import ends when its mount does, and does not make a failure of each file that is left.
+/// An import ends when its mount does, and does not report each remaining file as a failure.
 #[test]
 fn commands_import_ends_with_its_mount() {
     let mut cluster = Cluster::two(Io::best());

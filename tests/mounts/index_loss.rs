@@ -7,12 +7,12 @@ use crate::harness::time::thread;
 use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, in_both_modes, sleep_ms, tree};
 
 fn load(mount: &Path, writer: u32, from: u64) -> u64 {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut k = from;
     loop {
         let bytes = body::make(Id { writer, seq: k }, 64 + 5_000 * (k % 9) as usize);
         let path = mount.join(format!("w{writer}-{k}"));
-        if hand.put(&path, &bytes).is_err() {
+        if process.put(&path, &bytes).is_err() {
             return k;
         }
         k += 1;
@@ -30,7 +30,7 @@ fn check_all(node: &Node, writers: &[u64], when: &str) {
     }
 }
 
-/// Deletes the index under load, kills the daemon, starts it again: nothing that was closed is lost.
+/// Deletes the index under load, kills the daemon, and restarts it: nothing that was closed is lost.
 fn index_loss_under_load(io: Io) {
     let mut cluster = Cluster::two(io);
     let index = cluster.a.cache.join("v1/index");
@@ -51,7 +51,7 @@ fn index_loss_under_load(io: Io) {
             written[writer] = worker.join().must("a writer that ends with its daemon");
         }
         if round % 2 == 1 {
-            // Once with nothing at all, once with rubbish in its place.
+            // Once with nothing, once with garbage in its place.
             drop(std::fs::remove_dir_all(&index));
             std::fs::create_dir_all(&index).must("make a false index");
             std::fs::write(index.join("db"), vec![0x5a; 70_000]).must("fill it with rubbish");
@@ -59,7 +59,7 @@ fn index_loss_under_load(io: Io) {
         }
         cluster.a.up();
         check_all(&cluster.a, &written, "after the index was lost");
-        // A close that was not acknowledged may have happened or not; its name is written again.
+        // A close that was not acknowledged may have taken effect or not; its name is written again.
     }
     assert!(written.iter().sum::<u64>() > 100, "too little was written: {written:?}");
     cluster.settle();
@@ -68,14 +68,14 @@ fn index_loss_under_load(io: Io) {
 }
 in_both_modes!(index_loss_under_load);
 
-/// A node that lost its index while it was stopped serves what it has without the store.
+/// A node that lost its index while it was stopped serves its local content without the store.
 #[test]
 fn index_loss_while_stopped_keeps_the_local_blobs() {
     let mut cluster = Cluster::two(Io::best());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 0, seq: k }, 40_000);
-        hand.put(&cluster.a.at(format!("w0-{k}")), &bytes).must("put");
+        process.put(&cluster.a.at(format!("w0-{k}")), &bytes).must("put");
     }
     cluster.a.stop();
     std::fs::remove_dir_all(cluster.a.cache.join("v1/index")).must("delete the index");

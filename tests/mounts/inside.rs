@@ -24,7 +24,7 @@ use crate::users::{self, World};
 /// How long a command may take.
 pub(super) const LIMIT_MS: u64 = 60_000;
 
-/// Runs a command with paths behind its words.
+/// Runs a command with paths after its words.
 pub(super) fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
     let mut all: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
     all.extend(paths.iter().map(|path| path.to_string_lossy().into_owned()));
@@ -34,10 +34,11 @@ pub(super) fn asked(node: &Node, words: &[&str], paths: &[&Path]) -> Said {
 
 /// Runs a command of the program as another user.
 pub(super) fn asked_by(user: User, cluster: &Cluster, words: &[&str], paths: &[&Path]) -> Said {
-    // The program itself may lie where others cannot go.
+    // Other users may not be able to access the build directory.
     let program = cluster.site.path().join("hearthfs");
     if !program.exists() {
-        // By another process: one that this process starts meanwhile could hold the copy open to write, and it could not be run.
+        // In a separate process: a child that this process starts meanwhile could hold the copy
+        // open for writing, and then it could not be run.
         let copied =
             run(Command::new("cp").arg(env!("CARGO_BIN_EXE_hearthfs")).arg(&program), LIMIT_MS);
         assert!(copied.status.success(), "{copied:?}");
@@ -56,7 +57,7 @@ pub(super) fn good(said: &Said) -> String {
     said.out.clone()
 }
 
-/// Reads what `ls --json` has printed: the objects by their paths below the mount.
+/// Parses the output of `ls --json`: the objects by their paths below the mount.
 fn listed(node: &Node, said: &Said) -> BTreeMap<String, Value> {
     let mount = format!("{}/", node.mount.display());
     let object = |line: &str| {
@@ -73,12 +74,13 @@ fn told(node: &Node, glob: &str) -> BTreeMap<String, Value> {
     listed(node, &said)
 }
 
-/// Each node says who wrote an entry, when, for which client, and whether it has the bytes; asking fetches nothing.
+/// Each node shows which node wrote an entry, when, for which client, and whether it has the bytes;
+/// asking fetches nothing.
 fn commands_ls_tells_where_entries_come_from(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
-    // More than what commits carry along.
+    let mut process = SyscallProcess::new();
+    // Too large for a commit.
     put(&a.at("jax/jit_f-1-cache"), &"program".repeat(20_000), 0o640);
     put(&a.at("mine/file"), "content", 0o644);
     put(&a.at("jax/jit_f-2-cache"), "linked", 0o644);
@@ -86,7 +88,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
     symlink("file", a.at("mine/link")).must("symlink");
     a.drain();
     eventually(SEEN_MS, "node B has it", || {
-        hand.lstat(&b.at("mine/link")).map_err(|e| e.to_string())
+        process.lstat(&b.at("mine/link")).map_err(|e| e.to_string())
     });
 
     let (here, there) = (told(a, "**"), told(b, "**"));
@@ -159,7 +161,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
     assert_eq!(there[there.len() - 5..], ["-", node, "jax", "remote", &path(b)], "{there:?}");
     let here = row(a);
     assert_eq!(here[here.len() - 4..], ["here", "jax", "local", &path(a)], "{here:?}");
-    hand.get(&b.at("jax/jit_f-1-cache")).must("read");
+    process.get(&b.at("jax/jit_f-1-cache")).must("read");
     let there = row(b);
     assert_eq!(there[there.len() - 4..], [node, "jax", "local", &path(b)], "{there:?}");
     assert_ne!(there[there.len() - 5], "-", "now it was used here");
@@ -169,14 +171,14 @@ in_both_modes!(commands_ls_tells_where_entries_come_from);
 #[test]
 fn commands_ls_and_stat_beside_a_writer() {
     let cluster = Cluster::two(Io::best());
-    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
+    let (a, mut process) = (&cluster.a, SyscallProcess::new());
     let path = a.at("file");
-    let fd = hand.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
-    hand.write(fd, b"abc").must("write");
+    let fd = process.open(&path, OFlags::CREATE | OFlags::WRONLY, 0o644).must("create");
+    process.write(fd, b"abc").must("write");
     assert_eq!(told(a, "file")["file"]["bytes"], "writing");
     let said = asked(a, &["stat"], &[&path]).good();
     assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");
-    hand.close(fd).must("close");
+    process.close(fd).must("close");
     assert_eq!(told(a, "file")["file"]["bytes"], "local");
     let said = asked(a, &["stat"], &[&path]).good();
     for part in [
@@ -194,9 +196,9 @@ fn commands_ls_and_stat_beside_a_writer() {
     let root: Value =
         serde_json::from_str(&asked(a, &["stat", "--json"], &[&a.mount]).good()).must("parse");
     assert_eq!((&root["type"], &root["path"]), (&"directory".into(), &a.mount.to_str().into()));
-    // What is told is no attribute of the file: it does not travel with copies.
-    assert_eq!(hand.listxattr(&path), Ok(Vec::new()));
-    let set = hand.setxattr(&path, "hearthfs.entry", b"lies", 0);
+    // The facts are no attribute of the file: copies do not include them.
+    assert_eq!(process.listxattr(&path), Ok(Vec::new()));
+    let set = process.setxattr(&path, "hearthfs.entry", b"lies", 0);
     assert_eq!(set.expect_err("cannot be set"), Errno::OPNOTSUPP);
     assert!(root["bytes"].is_null(), "{root}");
     let gone = asked(a, &["stat"], &[&a.at("missing")]);
@@ -206,7 +208,7 @@ fn commands_ls_and_stat_beside_a_writer() {
     assert_eq!(glob.code(), 2, "{glob:?}");
 }
 
-/// What others chose as a name is never printed as it is, and what is printed is taken back.
+/// Names chosen by others are never printed raw, and printed names are accepted as arguments.
 #[test]
 fn commands_print_no_name_raw() {
     let cluster = Cluster::two(Io::best());
@@ -248,7 +250,7 @@ fn commands_print_no_name_raw() {
         }
     }
     assert_eq!(printed.len(), names.len(), "one line each: {printed:?}");
-    // A program that takes a printed name finds that file.
+    // A program that is given a printed name finds that file.
     let mut found: Vec<u64> = Vec::new();
     for name in &printed {
         let typed = name.replace('*', "\\*").replace('?', "\\?");
@@ -270,7 +272,7 @@ fn commands_print_no_name_raw() {
             tame(&said.err);
         }
     }
-    // A name with a wildcard in it, as the shell passes it, is that name and no pattern.
+    // A name that contains a wildcard, as the shell passes it, is that name and not a pattern.
     let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("names/star * and ?")]).good();
     assert_eq!(serde_json::from_str::<Value>(&said).must("parse")["files"], 1);
 }
@@ -344,7 +346,7 @@ fn commands_inside_take_paths_and_globs() {
     );
 }
 
-/// A listing is written as it is made: who reads only its beginning ends it.
+/// A listing is written while it is made: a reader that closes the pipe early ends it.
 #[test]
 fn commands_ls_ends_with_its_reader() {
     let cluster = Cluster::two(Io::best());
@@ -363,9 +365,9 @@ fn commands_ls_ends_with_its_reader() {
     assert_eq!(told(a, "many").len(), 3000);
 }
 
-/// A daemon that tells nothing beside sizes and times: of an older version, or without extended attributes.
+/// A daemon that reports only sizes and times: an older version, or one without extended attributes.
 #[test]
-fn commands_inside_without_a_daemon_that_tells() {
+fn commands_inside_with_a_daemon_without_facts() {
     let cluster = Cluster::with(Store::dir, &Options::new(Io::best()).without_xattrs());
     let a = &cluster.a;
     put(&a.at("jax/one"), "content", 0o644);
@@ -400,7 +402,7 @@ fn commands_inside_of_a_dead_mount() {
     assert_eq!(told(&cluster.a, "dir").len(), 1);
 }
 
-/// A user learns by the commands what `ls` and `stat` tell that user, and removes what `rm` would.
+/// The commands show a user what `ls` and `stat` show that user, and remove what `rm` would.
 fn p14_isolation_of_what_commands_tell(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_what_commands_tell") else { return };
     let content = b"a content that B guesses";
@@ -430,13 +432,13 @@ fn p14_isolation_of_what_commands_tell(io: Io) {
     }
     let said = by(&["ls", "--json"], "open/*");
     let objects = listed(&cluster.a, &said);
-    // Of a file that B may not read it learns what stat tells.
+    // About a file that B may not read it learns what stat shows.
     let closed = &objects["open/closed"];
     assert_eq!((&closed["size"], &closed["uid"]), (&4.into(), &users::A.uid.into()));
     for key in ["node", "written_ms", "bytes", "digest", "content", "now_ms"] {
         assert!(closed[key].is_null(), "{closed}");
     }
-    // Whether others have the same content is not shown.
+    // It is hidden whether others have the same content.
     let guess = &objects["open/guess"];
     assert!(guess["node"].is_string() && guess["content"].is_null(), "{guess}");
     assert!(told(&cluster.a, "open/guess")["open/guess"]["content"].is_object(), "root is told");

@@ -1,8 +1,8 @@
-//! Kills of the daemon at the points between a close and the end of the last descriptor.
+//! Kills of the daemon between a close and the end of the last descriptor.
 //!
-//! A program that closes a duplicate has published, and goes on writing through what it kept. Every close that was
-//! acknowledged is there after the restart, nothing that was not closed is, and a name can be opened exactly when it
-//! can be stat'ed.
+//! A program that closes a duplicate has published, and continues to write through the descriptor
+//! that it kept. After the restart every acknowledged close is there and nothing unclosed is. A
+//! name can be opened exactly when it can be stat'ed.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,9 +21,9 @@ use crate::harness::{
     sleep_ms, tree, wanted,
 };
 
-/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
+/// The number of kills, unless `HEARTHFS_TEST_KILLS` sets it.
 const ROUNDS: u64 = 14;
-/// How many kills one pair of nodes takes: a test's daemon does not live for ever.
+/// The most kills of one pair of nodes: a test's daemon has a limited lifetime.
 const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
 const WRITERS: u32 = 3;
 const NAMES: u64 = 6;
@@ -31,38 +31,38 @@ const LEN_MAX: usize = 60_000;
 
 const UPDATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::TRUNC);
 
-/// How a writer keeps the file after the close that publishes it.
+/// How a writer keeps the file open after the close that publishes it.
 #[derive(Debug, Clone, Copy)]
 enum Kept {
-    /// It does not: the plain close.
+    /// Not at all: a plain close.
     Nothing,
-    /// By the descriptor that was duplicated, through which it overwrites.
+    /// Through the descriptor that was duplicated, with which it overwrites.
     Descriptor,
-    /// The same, and it cuts the file.
+    /// The same, and it truncates the file.
     Cut,
-    /// By a shared mapping, through which it stores.
+    /// Through a shared mapping, into which it stores.
     Mapping,
 }
 
-/// A process that publishes names of its own, and what it was told.
+/// A process that publishes names of its own, and the results that it got.
 struct Writer {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     number: u32,
     seq: u64,
     dice: Dice,
     dir: PathBuf,
     /// The last acknowledged close of each name.
     closed: BTreeMap<String, u64>,
-    /// The close that was under way when the daemon died; it may have happened or not.
+    /// The close in progress when the daemon died; it may have taken effect or not.
     unsure: Option<(String, u64)>,
 }
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a writer's directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a writer's directory");
         let dice = Dice::new(u64::from(number) + 41);
-        Self { hand, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
+        Self { process, number, seq: 0, dice, dir, closed: BTreeMap::new(), unsure: None }
     }
 
     fn bytes(&self, seq: u64) -> Vec<u8> {
@@ -70,7 +70,7 @@ impl Writer {
         body::make(Id { writer: self.number, seq }, dice.len(LEN_MAX))
     }
 
-    /// Publishes one version; an error is the daemon's death.
+    /// Publishes one version; an error means that the daemon died.
     fn step(&mut self) -> Result<(), Errno> {
         self.seq += 1;
         let (seq, bytes) = (self.seq, self.bytes(self.seq));
@@ -82,16 +82,16 @@ impl Writer {
             2 => Kept::Mapping,
             _ => Kept::Descriptor,
         };
-        let fd = self.hand.open(&path, UPDATE, 0o644)?;
-        self.hand.write(fd, &bytes)?;
+        let fd = self.process.open(&path, UPDATE, 0o644)?;
+        self.process.write(fd, &bytes)?;
         let mapped = matches!(kept, Kept::Mapping);
-        let map = if mapped { Some(self.hand.map(fd, bytes.len(), true, true)?) } else { None };
+        let map = if mapped { Some(self.process.map(fd, bytes.len(), true, true)?) } else { None };
         self.unsure = Some((name.clone(), seq));
         match kept {
-            Kept::Nothing => self.hand.close(fd)?,
+            Kept::Nothing => self.process.close(fd)?,
             _ => {
-                let second = self.hand.dup(fd)?;
-                self.hand.close(second)?;
+                let second = self.process.dup(fd)?;
+                self.process.close(second)?;
             }
         }
         self.unsure = None;
@@ -100,22 +100,22 @@ impl Writer {
             (Kept::Nothing, _) => return Ok(()),
             (Kept::Mapping, Some(map)) => {
                 // The first store fetches the page from the daemon.
-                self.hand.map_write_or_die(map, 0, b"not closed")?;
-                self.hand.msync(map)?;
-                self.hand.unmap(map)?;
+                self.process.map_write_or_die(map, 0, b"not closed")?;
+                self.process.msync(map)?;
+                self.process.unmap(map)?;
             }
-            (Kept::Cut, _) => self.hand.ftruncate(fd, 7)?,
+            (Kept::Cut, _) => self.process.ftruncate(fd, 7)?,
             _ => {
-                self.hand.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
+                self.process.pwrite(fd, 0, &vec![0xee; bytes.len() + 100])?;
             }
         }
-        // The whole version again, so that the close of what was kept publishes something that can be told.
+        // Writes the whole version again, so that closing the kept descriptor publishes a known version.
         self.seq += 1;
         let (seq, bytes) = (self.seq, self.bytes(self.seq));
-        self.hand.ftruncate(fd, 0)?;
-        self.hand.pwrite(fd, 0, &bytes)?;
+        self.process.ftruncate(fd, 0)?;
+        self.process.pwrite(fd, 0, &bytes)?;
         self.unsure = Some((name.clone(), seq));
-        self.hand.close(fd)?;
+        self.process.close(fd)?;
         self.unsure = None;
         self.closed.insert(name, seq);
         Ok(())
@@ -132,7 +132,7 @@ impl Writer {
             match self.step() {
                 Ok(()) => {}
                 Err(errno) if self.is_dead(errno) => {
-                    self.hand = SyscallProcess::new();
+                    self.process = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("writer {}: {errno} ({:?})", self.number, self.unsure),
@@ -140,15 +140,15 @@ impl Writer {
         }
     }
 
-    /// Looks at every name in every way after a restart.
+    /// Checks every name in every way after a restart.
     fn verify(&mut self, when: &str) {
-        let mut hand = SyscallProcess::new();
-        let listed = hand.list(&self.dir).must("list");
+        let mut process = SyscallProcess::new();
+        let listed = process.list(&self.dir).must("list");
         let unsure = self.unsure.take();
         for k in 0..NAMES {
             let name = format!("f{k}");
             let path = self.dir.join(&name);
-            let found = agree(&mut hand, &path, listed.contains(&name), when);
+            let found = agree(&mut process, &path, listed.contains(&name), when);
             let last = self.closed.get(&name).copied();
             let maybe = unsure.as_ref().filter(|(of, _)| *of == name).map(|(_, seq)| *seq);
             assert!(
@@ -163,11 +163,11 @@ impl Writer {
     }
 }
 
-/// Checks that stat, open, O_EXCL and listing say the same, and returns the number of the version that is there.
+/// Checks that stat, open, O_EXCL and listing agree, and returns the number of the present version.
 #[track_caller]
-fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
-    let stat = hand.stat(path);
-    let read = hand.get(path);
+fn agree(process: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) -> Option<u64> {
+    let stat = process.stat(path);
+    let read = process.get(path);
     let name = path.display();
     assert_eq!(stat.is_ok(), read.is_ok(), "{when}, {name}: stat {stat:?}, open {:?}", read.err());
     assert_eq!(stat.is_ok(), is_listed, "{when}, {name}: stat {stat:?}, listed {is_listed}");
@@ -175,12 +175,12 @@ fn agree(hand: &mut SyscallProcess, path: &Path, is_listed: bool, when: &str) ->
         return None;
     };
     assert_eq!(stat.size, read.len() as u64, "{when}, {name}");
-    assert_eq!(hand.open(path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}, {name}");
+    assert_eq!(process.open(path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}, {name}");
     let id = body::check(&read).unwrap_or_else(|fault| panic!("{when}, {name}: {fault}"));
     Some(id.seq)
 }
 
-/// Kills in a loop, at any instant, under writers that keep what they have closed.
+/// Kills repeatedly, at any instant, under writers that keep open what they have closed.
 fn kill_points_of_writers_that_keep_a_descriptor(io: Io) {
     let rounds = wanted("HEARTHFS_TEST_KILLS", ROUNDS);
     let mut dice = Dice::new(9);
@@ -214,43 +214,43 @@ fn converge(cluster: &Cluster, writers: &mut [Writer]) {
     }
 }
 
-/// The kill comes exactly between FLUSH and RELEASE: what keeps the file open is a duplicate, a mapping, or a child, and
-/// it has changed the bytes since or not.
+/// Kills exactly between FLUSH and RELEASE, while a duplicate, a mapping, or a child keeps the file
+/// open, with and without later changes of the bytes.
 fn kill_points_between_flush_and_release(io: Io) {
     let mut cluster = Cluster::two(io);
     let first = |k: usize| body::make(Id { writer: 1, seq: k as u64 }, 20_000 + 3 * k);
     let mut names = Vec::new();
     for round in 0..3 {
-        let mut hands = Vec::new();
+        let mut processes = Vec::new();
         for (k, what) in
             ["untouched", "overwritten", "cut", "mapped", "old"].into_iter().enumerate()
         {
             let name = format!("{what}{round}");
-            let (path, mut hand) = (cluster.a.at(&name), SyscallProcess::new());
+            let (path, mut process) = (cluster.a.at(&name), SyscallProcess::new());
             if what == "old" {
                 SyscallProcess::new().put(&path, b"an older version").must("put");
             }
             let bytes = first(k);
-            let fd = hand.open(&path, UPDATE, 0o644).must("open");
-            hand.write(fd, &bytes).must("write");
-            let map = hand.map(fd, bytes.len(), true, true).must("map");
-            let second = hand.dup(fd).must("dup");
-            hand.close(second).must("the close that is acknowledged");
+            let fd = process.open(&path, UPDATE, 0o644).must("open");
+            process.write(fd, &bytes).must("write");
+            let map = process.map(fd, bytes.len(), true, true).must("map");
+            let second = process.dup(fd).must("dup");
+            process.close(second).must("the close that is acknowledged");
             match what {
                 "overwritten" | "old" => {
-                    hand.pwrite(fd, 100, b"not closed").must("overwrite");
+                    process.pwrite(fd, 100, b"not closed").must("overwrite");
                 }
-                "cut" => hand.ftruncate(fd, 5).must("cut"),
+                "cut" => process.ftruncate(fd, 5).must("cut"),
                 "mapped" => {
-                    hand.map_write(map, 0, b"not closed");
-                    hand.msync(map).must("msync");
+                    process.map_write(map, 0, b"not closed");
+                    process.msync(map).must("msync");
                 }
                 _ => {}
             }
             names.push((name, bytes));
-            hands.push(hand);
+            processes.push(process);
         }
-        // A reader that has found the version in between, for every second kill.
+        // In every second round a reader finds the version in between.
         if round == 1 {
             for (name, bytes) in &names {
                 assert!(
@@ -260,15 +260,15 @@ fn kill_points_between_flush_and_release(io: Io) {
             }
         }
         cluster.a.kill_only();
-        drop(hands);
+        drop(processes);
         cluster.a.up();
         for (name, bytes) in &names {
             let path = cluster.a.at(name);
-            let mut hand = SyscallProcess::new();
-            let read = hand.get(&path).must(format_args!("{name} after kill {round}"));
+            let mut process = SyscallProcess::new();
+            let read = process.get(&path).must(format_args!("{name} after kill {round}"));
             assert!(read == *bytes, "{name} after kill {round}: {:?}", body::check(&read));
-            assert_eq!(hand.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
-            assert_eq!(hand.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
+            assert_eq!(process.stat(&path).must("stat").size, bytes.len() as u64, "{name}");
+            assert_eq!(process.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
         }
     }
     cluster.settle();
@@ -278,7 +278,7 @@ fn kill_points_between_flush_and_release(io: Io) {
             if read == *bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
     }
-    // What was adopted at the start is an entry like any other.
+    // A file adopted at the start is an entry like any other.
     for (name, _) in &names {
         SyscallProcess::new()
             .put_with(&cluster.a.at(name), IN_PLACE, 4096, 0, b"again")
@@ -288,7 +288,7 @@ fn kill_points_between_flush_and_release(io: Io) {
 }
 in_both_modes!(kill_points_between_flush_and_release);
 
-/// Reports whether the kernel can take all names back at once.
+/// Reports whether the kernel can expire all names at once.
 fn has_epochs() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
@@ -296,8 +296,9 @@ fn has_epochs() -> bool {
     version >= (6, 16)
 }
 
-/// The daemon is killed while a program waits for it in a directory, and a change of another node has just arrived there. To take
-/// one name back the kernel locks the directory, and a thread that waits for that does not end with its process.
+/// The daemon is killed while a program waits for it in a directory, and a change of another node
+/// has just arrived there. To expire one name the kernel locks the directory, and a thread that
+/// waits for that lock does not end with its process.
 #[test]
 fn kill_points_while_the_kernel_is_told_of_names() {
     const RESCUE_MS: u64 = 5_000;
@@ -307,26 +308,26 @@ fn kill_points_while_the_kernel_is_told_of_names() {
         return;
     }
     let mut cluster = Cluster::two(Io::best());
-    let (mut hand, mut maker) = (SyscallProcess::new(), SyscallProcess::new());
-    hand.mkdir(&cluster.a.at("d")).must("mkdir");
-    hand.put(&cluster.a.at("d/old"), b"first").must("put");
+    let (mut process, mut maker) = (SyscallProcess::new(), SyscallProcess::new());
+    process.mkdir(&cluster.a.at("d")).must("mkdir");
+    process.put(&cluster.a.at("d/old"), b"first").must("put");
     cluster.a.drain();
     let (old, new) = (cluster.b.at("d/old"), cluster.b.at("d/new"));
     eventually(10_000, "it arrives", || {
-        hand.get(&old).map(drop).map_err(|errno| errno.to_string())
+        process.get(&old).map(drop).map_err(|errno| errno.to_string())
     });
     let entries = |node: &Node| node.status()["entries"].as_u64().must("a number");
     let known = entries(&cluster.b);
     let frozen = cluster.b.freeze_requests();
     let making = thread(move || maker.put(&new, b"never"));
-    hand.put(&cluster.a.at("d/old"), b"second").must("put");
-    hand.put(&cluster.a.at("d/more"), b"more").must("put");
+    process.put(&cluster.a.at("d/old"), b"second").must("put");
+    process.put(&cluster.a.at("d/more"), b"more").must("put");
     cluster.a.drain();
     eventually(10_000, "the change arrives", || {
         let now = entries(&cluster.b);
         if now > known { Ok(()) } else { Err(format!("{now} entries")) }
     });
-    // So that a fault of this kind ends the test and not the machine.
+    // So that a fault of this kind ends the test, not the machine.
     let mount = cluster.b.mount.clone();
     let rescue = thread(move || {
         sleep_ms(RESCUE_MS);
@@ -334,7 +335,7 @@ fn kill_points_while_the_kernel_is_told_of_names() {
     });
     let start = now();
     kill_process(cluster.b.pid(), Signal::KILL).must("kill the daemon");
-    // A thread that is held has to be let go before it can end.
+    // A stopped thread must be released before it can end.
     drop(frozen);
     cluster.b.kill_only();
     let took = start.elapsed();

@@ -1,7 +1,7 @@
-//! Limits: full tiers, full disks, and users who want too much. Few descriptors: `few_descriptors`.
+//! Limits: full tiers, full disks, and users that want too much. Few descriptors: `few_descriptors`.
 //!
-//! Owns what a program sees when something runs out: writers are slowed, readers miss, no program is told that
-//! something is gone that is there, and the daemon does not grow.
+//! Owns what a program sees when a resource runs out: writers are slowed, readers miss, no existing
+//! name is reported as missing, and the daemon does not grow.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,22 +22,22 @@ use crate::harness::{
 };
 
 const LIMIT_MS: u64 = 40_000;
-/// A refusal that was not waited for.
+/// The longest duration of a refusal without a wait.
 const AT_ONCE_MS: u128 = 2_000;
 
 pub(crate) fn content(writer: u32, seq: u64, len: usize) -> Vec<u8> {
     body::make(Id { writer, seq }, len)
 }
 
-/// Has some writers write files as fast as they can; none may see an error.
+/// Runs several writers as fast as possible; none may get an error.
 fn burst(node: &Node, writers: u32, files: u64, len: usize) {
     let mount = Arc::new(node.mount.clone());
     let work = move |writer: u32, mount: &Path| {
-        let mut hand = SyscallProcess::new();
-        hand.limit_ms(90_000);
+        let mut process = SyscallProcess::new();
+        process.limit_ms(90_000);
         for k in 0..files {
             let name = mount.join(format!("w{writer}-{k}"));
-            hand.put(&name, &content(writer, k, len)).must(format_args!("file {k} of {writer}"));
+            process.put(&name, &content(writer, k, len)).must(format_args!("file {k} of {writer}"));
         }
     };
     let all: Vec<_> = (0..writers)
@@ -50,16 +50,16 @@ fn burst(node: &Node, writers: u32, files: u64, len: usize) {
         one.join().must("a writer");
     }
     node.drain();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for writer in 0..writers {
         for k in 0..files {
-            let read = hand.get(&node.at(format!("w{writer}-{k}")));
+            let read = process.get(&node.at(format!("w{writer}-{k}")));
             assert!(read == Ok(content(writer, k, len)), "file {k} of {writer} afterwards");
         }
     }
 }
 
-/// Six times the tier's size, as fast as the disk takes it, with a store that takes it as it comes.
+/// Six times the tier's size, as fast as the disk allows, with a store that keeps up.
 fn limits_slow_writers_of_a_burst(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
@@ -93,20 +93,20 @@ fn limits_slow_writers_among_readers(io: Io) {
     let node = Node::start(&site, "m", Some(&store), Options::new(io).cache_size("16MiB"));
     let mount = Arc::new(node.mount.clone());
     let program = |writer: u32, mount: &Path| {
-        let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
-        hand.limit_ms(90_000);
+        let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(u64::from(writer)));
+        process.limit_ms(90_000);
         let mut written = Vec::new();
         for k in 0..500 {
             if written.is_empty() || dice.below(10) < 3 {
                 let len = 200 + dice.below(200_000) as usize;
                 let name = mount.join(format!("p{writer}-{k}"));
-                hand.put(&name, &content(writer, k, len)).must(format_args!("write {k}"));
+                process.put(&name, &content(writer, k, len)).must(format_args!("write {k}"));
                 written.push((name, k, len));
             } else {
                 let (name, k, len) = &written[dice.below(written.len() as u64) as usize];
-                // While uploads make room, what was evicted may be a miss at its deadline.
+                // While uploads make room, an evicted entry may be a miss at its deadline.
                 let read = eventually(60_000, format_args!("read {k} of {writer}"), || {
-                    hand.get(name).map_err(|errno| {
+                    process.get(name).map_err(|errno| {
                         assert_eq!(errno, Errno::NOENT, "read {k} of {writer}");
                         errno.to_string()
                     })
@@ -128,15 +128,15 @@ fn limits_slow_writers_among_readers(io: Io) {
 }
 in_both_modes!(limits_slow_writers_among_readers);
 
-/// A store that is known to be down is not waited for.
+/// There is no wait for a store that is known to be down.
 fn limits_full_without_a_store_is_told_at_once(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
     let options = Options::new(io).cache_size("16MiB").deadline("1s");
     let node = Node::start(&site, "m", Some(&store), options);
     store.fail();
-    let mut hand = SyscallProcess::new();
-    hand.put(&node.at("first"), &content(0, 0, 4096)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&node.at("first"), &content(0, 0, 4096)).must("put");
     eventually(20_000, "the store is known to be down", || {
         let health = node.status()["health"].clone();
         let down = health["up"].as_bool() == Some(false);
@@ -146,7 +146,7 @@ fn limits_full_without_a_store_is_told_at_once(io: Io) {
     let mut refused = 0;
     for k in 0..20 {
         let begun = now();
-        match hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) {
+        match process.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) {
             Ok(()) => {}
             Err(errno) => {
                 assert_eq!(errno, Errno::NOSPC);
@@ -164,26 +164,26 @@ fn limits_full_without_a_store_is_told_at_once(io: Io) {
     assert!(shown.contains("SLOWED"), "{shown}");
     store.heal();
     eventually(20_000, "there is room again", || {
-        hand.put(&node.at("later"), &content(2, 0, 1 << 20)).map_err(|errno| errno.to_string())
+        process.put(&node.at("later"), &content(2, 0, 1 << 20)).map_err(|errno| errno.to_string())
     });
     node.drain();
 }
 in_both_modes!(limits_full_without_a_store_is_told_at_once);
 
-/// A store that answers and takes nothing is waited for as long as is set, and once.
+/// If a store answers but accepts nothing, a writer waits once, for the configured time.
 #[test]
 fn limits_full_wait_ends() {
     let site = Site::new();
     let store = Store::s3(&site);
-    // Names are not asked for at a store that does not answer.
+    // Without name lookups at a store that does not answer.
     let options = Options::new(Io::best()).cache_size("16MiB").full_wait("3s").freshness("1h");
     let node = Node::start(&site, "m", Some(&store), options);
     store.trouble(Trouble::Slow(60_000));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut waits = Vec::new();
     for k in 0..16 {
         let begun = now();
-        if hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) == Err(Errno::NOSPC) {
+        if process.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)) == Err(Errno::NOSPC) {
             waits.push(begun.elapsed().as_millis());
         }
     }
@@ -193,16 +193,16 @@ fn limits_full_wait_ends() {
     store.heal();
 }
 
-/// Nothing is gathered for long while the tier is full.
+/// A full tier ends the gathering of a batch early.
 #[test]
 fn limits_full_tier_ends_the_gathering() {
     let site = Site::new();
     let store = Store::dir(&site);
     let options = Options::new(Io::best()).cache_size("16MiB").delay("60s");
     let node = Node::start(&site, "m", Some(&store), options);
-    let (mut hand, begun) = (SyscallProcess::new(), now());
+    let (mut process, begun) = (SyscallProcess::new(), now());
     for k in 0..24 {
-        hand.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)).must("put");
+        process.put(&node.at(format!("f{k}")), &content(1, k, 2 << 20)).must("put");
     }
     let took = begun.elapsed().as_secs();
     assert!(took < 30, "48 MiB took {took} s");
@@ -226,17 +226,17 @@ fn small_disk(name: &str, site: &Site, size: &str) -> Option<std::path::PathBuf>
     Some(disk)
 }
 
-/// An entry of another node for which the disk has no room is a miss, and not downloaded again and again.
+/// An entry of another node for which the disk has no room is a miss, and is not downloaded repeatedly.
 fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let site = Site::new();
     let name = format!("limits_a_full_disk_is_a_miss_for_readers::{}", io.word());
-    // Passthrough cannot stand on tmpfs everywhere; the way of a miss is the same.
+    // Not every tmpfs supports passthrough; a miss is handled the same way without it.
     let Some(disk) = small_disk(&name, &site, "48m") else { return };
     let store = Store::s3(&site);
     let a = Node::start(&site, "a", Some(&store), Options::new(io));
-    let mut hand = SyscallProcess::new();
-    hand.put(&a.at("large"), &content(1, 1, 3_000_000)).must("put");
-    hand.put(&a.at("packed"), &content(1, 2, 200_000)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&a.at("large"), &content(1, 1, 3_000_000)).must("put");
+    process.put(&a.at("packed"), &content(1, 2, 200_000)).must("put");
     a.drain();
     let b = Node::start_in(&site, "b", Some(&store), Options::new(io), &disk.join("cache"));
     let room = rustix::fs::statvfs(&disk).must("statvfs");
@@ -244,13 +244,13 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let hog = disk.join("hog");
     std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
     eventually(6_000, "node B knows the names", || {
-        hand.stat(&b.at("large")).map_err(|errno| errno.to_string())
+        process.stat(&b.at("large")).map_err(|errno| errno.to_string())
     });
     let fetched = || b.status()["counters"]["fetched_bytes"].as_u64().unwrap_or(0);
     let before = fetched();
     for name in ["large", "packed"] {
         for _ in 0..20 {
-            assert_eq!(hand.get(&b.at(name)), Err(Errno::NOENT), "{name} on a full disk");
+            assert_eq!(process.get(&b.at(name)), Err(Errno::NOENT), "{name} on a full disk");
         }
     }
     let more = fetched() - before;
@@ -274,7 +274,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     });
     for (name, body) in [("large", content(1, 1, 3_000_000)), ("packed", content(1, 2, 200_000))] {
         eventually(10_000, format_args!("{name} when there is room"), || {
-            let read = hand.get(&b.at(name)).map_err(|errno| errno.to_string())?;
+            let read = process.get(&b.at(name)).map_err(|errno| errno.to_string())?;
             if read == body { Ok(()) } else { Err("other bytes".to_owned()) }
         });
     }
@@ -291,25 +291,25 @@ fn memory(node: &Node) -> u64 {
     kib << 10
 }
 
-/// Extended attributes are in memory, so there is little room for them.
+/// Extended attributes are kept in memory, so their sum is limited.
 fn limits_attributes_do_not_grow_the_daemon(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let (begun, large) = (memory(&node), vec![1; 60_000]);
     for k in 0..1_000 {
         let path = node.at(format!("f{k}"));
-        hand.put(&path, b"").must("put");
-        assert_eq!(hand.setxattr(&path, "user.large", &large, 0), Err(Errno::NOSPC));
-        assert_eq!(hand.setxattr(&path, "user.more", &[1; 4_090], 0), Err(Errno::NOSPC));
-        hand.setxattr(&path, "user.small", b"value", 0).must("a small one");
-        hand.removexattr(&path, "user.small").must("remove it");
+        process.put(&path, b"").must("put");
+        assert_eq!(process.setxattr(&path, "user.large", &large, 0), Err(Errno::NOSPC));
+        assert_eq!(process.setxattr(&path, "user.more", &[1; 4_090], 0), Err(Errno::NOSPC));
+        process.setxattr(&path, "user.small", b"value", 0).must("a small one");
+        process.removexattr(&path, "user.small").must("remove it");
     }
     let mut taken = 0;
     let refused = (0..6_000).find(|k| {
         let path = node.at(format!("g{k}"));
-        hand.put(&path, b"").must("put");
-        match hand.setxattr(&path, "user.most", &[1; 4_000], 0) {
+        process.put(&path, b"").must("put");
+        match process.setxattr(&path, "user.most", &[1; 4_000], 0) {
             Ok(()) => taken += 4_009,
             Err(errno) => assert_eq!(errno, Errno::NOSPC),
         }
@@ -317,23 +317,23 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
     });
     let refused = refused.must("a sum that is reached") + 1;
     let path = node.at(format!("g{refused}"));
-    hand.put(&path, b"").must("put");
-    assert_eq!(hand.setxattr(&path, "user.most", &[1; 4_000], 0), Err(Errno::NOSPC));
-    hand.unlink(&node.at("g0")).must("unlink");
-    hand.setxattr(&path, "user.most", &[1; 4_000], 0).must("there is room again");
+    process.put(&path, b"").must("put");
+    assert_eq!(process.setxattr(&path, "user.most", &[1; 4_000], 0), Err(Errno::NOSPC));
+    process.unlink(&node.at("g0")).must("unlink");
+    process.setxattr(&path, "user.most", &[1; 4_000], 0).must("there is room again");
     let grown = memory(&node).saturating_sub(begun) >> 20;
     assert!(grown < 120, "the daemon has grown by {grown} MiB");
 }
 in_both_modes!(limits_attributes_do_not_grow_the_daemon);
 
-/// What is done to a file of the cache directory.
+/// Damages a file of the cache directory.
 type Spoil = fn(&Path);
 
-/// Files of the cache directory that are spoilt while the daemon runs: misses, with one warning each.
+/// Files of the cache directory that are damaged while the daemon runs: misses, with one warning each.
 fn limits_blobs_that_are_spoilt(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let spoil: [(&str, Spoil); 3] = [
         ("cut", |path| {
             let file = std::fs::OpenOptions::new().write(true).open(path).must("open");
@@ -347,7 +347,7 @@ fn limits_blobs_that_are_spoilt(io: Io) {
         ("deleted", |path| std::fs::remove_file(path).must("remove")),
     ];
     for (k, (name, _)) in spoil.iter().enumerate() {
-        hand.put(&node.at(name), &content(1, k as u64, 5_000)).must("put");
+        process.put(&node.at(name), &content(1, k as u64, 5_000)).must("put");
     }
     for (k, (name, spoil)) in spoil.iter().enumerate() {
         let digest = blake3::hash(&content(1, k as u64, 5_000)).to_hex().to_string();
@@ -357,11 +357,11 @@ fn limits_blobs_that_are_spoilt(io: Io) {
         let warned =
             || node.log().lines().filter(|l| l.contains(" WARN ") && l.contains(&digest)).count();
         for _ in 0..5 {
-            assert_eq!(hand.get(&node.at(name)), Err(Errno::NOENT), "{name}");
+            assert_eq!(process.get(&node.at(name)), Err(Errno::NOENT), "{name}");
         }
         assert_eq!(warned(), 1, "{name}:\n{}", node.log());
-        hand.put(&node.at(name), &content(2, k as u64, 5_000)).must("write it again");
-        assert!(hand.get(&node.at(name)) == Ok(content(2, k as u64, 5_000)), "{name} again");
+        process.put(&node.at(name), &content(2, k as u64, 5_000)).must("write it again");
+        assert!(process.get(&node.at(name)) == Ok(content(2, k as u64, 5_000)), "{name} again");
     }
 }
 in_both_modes!(limits_blobs_that_are_spoilt);
@@ -407,12 +407,12 @@ fn limits_cache_directories_of_others() {
     give(&link);
     try_it(&link, &["user 4711"]);
     try_it(&link.join("below"), &["user 4711"]);
-    // The default of a user without a home: another user was there first.
+    // The default for a user without a home, when another user was there first.
     give(&base);
     try_it(&base.join("new"), &["user 4711"]);
 }
 
-/// What the daemon raises for itself is not handed on to the command.
+/// The command does not inherit the limit that the daemon raises for itself.
 #[test]
 fn limits_of_a_command_are_its_own() {
     let site = Site::new();
@@ -425,7 +425,7 @@ fn limits_of_a_command_are_its_own() {
     assert_eq!(run(&mut command, LIMIT_MS).good().trim(), "300");
 }
 
-/// A file of holes that is larger than the tier is refused at its close, at once, and others do not wait for it.
+/// A sparse file that is larger than the tier is refused at once at its close, and others do not wait for it.
 fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
     const HUGE: u64 = 8 << 40;
     let site = Site::alone();
@@ -438,15 +438,15 @@ fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
     for (name, flags) in [("new", CREATE_NEW), ("readable", SCRATCH), ("old", OFlags::RDWR)] {
         for written in [false, true] {
             let when = format!("{name}, written {written}");
-            let mut hand = SyscallProcess::new();
-            let fd = hand.open(&node.at(name), flags, 0o644).must("open");
-            hand.ftruncate(fd, HUGE).must("grow");
+            let mut process = SyscallProcess::new();
+            let fd = process.open(&node.at(name), flags, 0o644).must("open");
+            process.ftruncate(fd, HUGE).must("grow");
             if written {
-                hand.pwrite(fd, HUGE - 5, b"end..").must("write at the end");
+                process.pwrite(fd, HUGE - 5, b"end..").must("write at the end");
             }
             let closing = thread(move || {
                 let begun = now();
-                (hand.close(fd), begun.elapsed().as_millis())
+                (process.close(fd), begun.elapsed().as_millis())
             });
             let begun = now();
             assert_eq!(other.get(&node.at("beside")), Ok(old.clone()), "{when}");
@@ -466,15 +466,15 @@ fn limits_a_file_of_holes_is_refused_at_once(io: Io) {
 }
 in_both_modes!(limits_a_file_of_holes_is_refused_at_once);
 
-/// `truncate` of a name to more than the tier holds is refused at once too.
+/// `truncate` of a name to more than the tier holds is also refused at once.
 fn limits_a_name_grown_beyond_the_tier_is_refused_at_once(io: Io) {
-    let (site, old, mut hand) = (Site::alone(), content(1, 0, 50_000), SyscallProcess::new());
+    let (site, old, mut process) = (Site::alone(), content(1, 0, 50_000), SyscallProcess::new());
     let node = Node::start(&site, "m", None, Options::new(io).alone());
-    hand.put(&node.at("old"), &old).must("put");
+    process.put(&node.at("old"), &old).must("put");
     let begun = now();
-    assert_eq!(hand.truncate(&node.at("old"), 8 << 40), Err(Errno::NOSPC));
+    assert_eq!(process.truncate(&node.at("old"), 8 << 40), Err(Errno::NOSPC));
     let ms = begun.elapsed().as_millis();
     assert!(ms < AT_ONCE_MS, "refused after {ms} ms");
-    assert_eq!(hand.get(&node.at("old")), Ok(old));
+    assert_eq!(process.get(&node.at("old")), Ok(old));
 }
 in_both_modes!(limits_a_name_grown_beyond_the_tier_is_refused_at_once);

@@ -1,5 +1,5 @@
-//! Files that can still be written after a close: by a duplicate, a mapping, another process that appends, counts or
-//! keeps a database.
+//! Files that can still be written after a close: through a duplicate, a mapping, or another
+//! process that appends, counts or keeps a database.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -42,12 +42,12 @@ fn arrives(cluster: &Cluster, name: &str, bytes: &[u8]) {
     });
 }
 
-/// A linker makes room, maps its output, closes it, stores through the mapping, unmaps, renames.
+/// A linker allocates and maps its output, closes it, stores through the mapping, unmaps, renames.
 fn live_files_of_a_linker(io: Io) {
     const LEN: usize = 150_000;
     let cluster = Cluster::two(io);
     let mut linker = SyscallProcess::new();
-    // A store that follows the close at once, and one that comes when the daemon has done all it does at a close.
+    // A store right after the close, and one after the daemon has finished its work for the close.
     for (k, pause_ms) in [0, 50, 50, 0, 400].into_iter().enumerate() {
         let (name, tmp) = (format!("lib{k}.so"), cluster.a.at(format!("lib{k}.so.tmp")));
         let path = cluster.a.at(&name);
@@ -70,7 +70,7 @@ fn live_files_of_a_linker(io: Io) {
 }
 in_both_modes!(live_files_of_a_linker);
 
-/// The same while another process looks at the output in between: it gets what was closed, to the end.
+/// The same while another process reads the output in between: it gets what was closed, to the end.
 fn live_files_of_a_linker_that_is_watched(io: Io) {
     const LEN: usize = 64 << 10;
     let cluster = Cluster::two(io);
@@ -92,7 +92,7 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
         assert!(watcher.read(early, 0, LEN + 1).must("read") == closed, "an open version changed");
         assert!(watcher.map_read(view, 0, LEN) == closed, "a mapped version changed");
         linker.unmap(map).must("unmap");
-        // The kernel's word of the last unmapping comes after the call has returned.
+        // The kernel reports the last unmapping after the call has returned.
         eventually(2_000, "what was stored, after the unmapping", || {
             let read = watcher.get(&path).map_err(|errno| errno.to_string())?;
             if read == bytes { Ok(()) } else { Err("the bytes of the close".to_owned()) }
@@ -106,19 +106,19 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
 }
 in_both_modes!(live_files_of_a_linker_that_is_watched);
 
-/// What every way to look at a name must agree on.
+/// Checks that all ways to examine a name agree.
 #[track_caller]
 fn agrees(node: &Node, name: &str, expected: &[u8], when: &str) {
-    let (path, mut hand) = (node.at(name), SyscallProcess::new());
-    let size = hand.stat(&path).map(|stat| stat.size);
+    let (path, mut process) = (node.at(name), SyscallProcess::new());
+    let size = process.stat(&path).map(|stat| stat.size);
     assert_eq!(size, Ok(expected.len() as u64), "{when}: stat");
-    assert_eq!(hand.get(&path), Ok(expected.to_vec()), "{when}: open");
-    assert_eq!(hand.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}: O_EXCL");
-    let listed = hand.list(&node.mount).must("list");
+    assert_eq!(process.get(&path), Ok(expected.to_vec()), "{when}: open");
+    assert_eq!(process.open(&path, CREATE_NEW, 0o644), Err(Errno::EXIST), "{when}: O_EXCL");
+    let listed = process.list(&node.mount).must("list");
     assert!(listed.iter().any(|listed| listed == name), "{when}: {listed:?}");
 }
 
-/// `write`, `close(dup(fd))`, overwrite, SIGKILL: the version that was closed is there, to every call.
+/// `write`, `close(dup(fd))`, overwrite, SIGKILL: every call finds the version that was closed.
 fn live_files_of_a_writer_that_is_killed(io: Io) {
     let cluster = Cluster::two(io);
     for (k, old) in [None, Some(b"an older version".as_slice())].into_iter().enumerate() {
@@ -147,7 +147,7 @@ fn live_files_of_a_writer_that_is_killed(io: Io) {
 }
 in_both_modes!(live_files_of_a_writer_that_is_killed);
 
-/// The same without a look before the kill, so that nothing but the close can have saved the bytes.
+/// The same without a read before the kill, so that only the close can have saved the bytes.
 fn live_files_of_a_writer_that_is_killed_unseen(io: Io) {
     let (node, _site) = alone(io);
     for round in 0..6 {
@@ -168,8 +168,8 @@ fn live_files_of_a_writer_that_is_killed_unseen(io: Io) {
 }
 in_both_modes!(live_files_of_a_writer_that_is_killed_unseen);
 
-/// A reader that has the closed version open keeps it while the writer goes on through another descriptor.
-fn live_files_and_who_has_the_closed_version_open(io: Io) {
+/// A reader that has the closed version open keeps it while the writer continues through another descriptor.
+fn live_files_with_readers_of_the_closed_version(io: Io) {
     let cluster = Cluster::two(io);
     for round in 0..4 {
         let name = format!("f{round}");
@@ -208,7 +208,7 @@ fn live_files_and_who_has_the_closed_version_open(io: Io) {
         arrives(&cluster, &name, &second);
     }
 }
-in_both_modes!(live_files_and_who_has_the_closed_version_open);
+in_both_modes!(live_files_with_readers_of_the_closed_version);
 
 /// `exec 3>>f; echo x >&3; echo y >> f; echo z >&3; exec 3>&-`, in one shell and with a child for the second line.
 fn live_files_that_a_shell_appends_to(io: Io) {
@@ -248,10 +248,10 @@ fn live_files_that_many_append_to(io: Io) {
             .map(|writer| {
                 let path = path.clone();
                 thread(move || {
-                    let mut hand = SyscallProcess::new();
+                    let mut process = SyscallProcess::new();
                     for line in 0..LINES {
                         let text = format!("writer {writer} line {line}\n");
-                        hand.put_with(&path, APPEND, 1 << 16, 0, text.as_bytes()).must("append");
+                        process.put_with(&path, APPEND, 1 << 16, 0, text.as_bytes()).must("append");
                     }
                 })
             })
@@ -275,8 +275,9 @@ fn live_files_that_many_append_to(io: Io) {
 }
 in_both_modes!(live_files_that_many_append_to);
 
-/// Two append to one file, and one of them is killed: what the other appends before and after is there after its close.
-fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
+/// Two append to one file, and one of them is killed: what the other appends before and after is
+/// there after its close.
+fn live_files_of_two_appenders_one_killed(io: Io) {
     let cluster = Cluster::two(io);
     for (k, (exists, killed_first)) in
         [(false, false), (false, true), (true, false), (true, true)].into_iter().enumerate()
@@ -287,8 +288,9 @@ fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
             SyscallProcess::new().put(&path, b"old\n").must("put");
         }
         let (mut killed, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-        let begin =
-            |hand: &mut SyscallProcess| hand.open(&path, APPEND, 0o644).must("open to append");
+        let begin = |process: &mut SyscallProcess| {
+            process.open(&path, APPEND, 0o644).must("open to append")
+        };
         let (of_killed, of_other) = if killed_first {
             let first = begin(&mut killed);
             (first, begin(&mut other))
@@ -319,9 +321,9 @@ fn live_files_of_appenders_of_which_one_is_killed(io: Io) {
         arrives(&cluster, &name, &text);
     }
 }
-in_both_modes!(live_files_of_appenders_of_which_one_is_killed);
+in_both_modes!(live_files_of_two_appenders_one_killed);
 
-/// A line that was appended and closed while another process has the file open, which wrote nothing and is killed.
+/// A line is appended and closed while another process, which wrote nothing, has the file open and is killed.
 fn live_files_of_an_idle_appender_that_is_killed(io: Io) {
     let cluster = Cluster::two(io);
     for exists in [false, true] {
@@ -362,7 +364,7 @@ fn python(program: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Two processes count under `fcntl` locks in a file that each has opened to update: no count is lost.
+/// Two processes that have the file open for update count in it under `fcntl` locks: no count is lost.
 fn live_files_that_two_count_in(io: Io) {
     if !need(&format!("live_files_that_two_count_in::{}", io.word()), "python3") {
         return;
@@ -379,15 +381,14 @@ fn live_files_that_two_count_in(io: Io) {
 }
 in_both_modes!(live_files_that_two_count_in);
 
-/// Reports whether a combination is one that docs/semantics.md does not promise: record locks of a process that only
-/// reads and of one that writes. The second has a version of its own.
+/// Reports whether docs/semantics.md excludes a combination from its promise: record locks of a
+/// process that only reads and of one that writes, which has a version of its own.
 fn is_record_of_a_reader(line: &str) -> bool {
     let words: Vec<&str> = line.split(' ').collect();
     !words[0].starts_with("flock") && (words[2] == "r") != (words[3] == "r")
 }
 
-/// Every pair of lock kinds and ways to open gives what it gives in a plain directory, but for those that are not
-/// promised.
+/// Every pair of lock kinds and open modes behaves as in a plain directory, except those that are not promised.
 fn live_files_lock_like_plain_ones(io: Io) {
     if !need(&format!("live_files_lock_like_plain_ones::{}", io.word()), "python3") {
         return;
@@ -427,8 +428,8 @@ fn live_files_of_sqlite(io: Io) {
 }
 in_both_modes!(live_files_of_sqlite);
 
-/// Two nodes write one path in place at once while the machine is busy: every open succeeds, and no process reads anything
-/// but whole versions.
+/// Two nodes write one path in place concurrently while the machine is busy: every open succeeds,
+/// and every read is of a whole version.
 fn live_files_of_two_busy_nodes(io: Io) {
     const WRITERS: u32 = 2;
     const BURNERS: usize = 6;
@@ -470,10 +471,10 @@ fn live_files_of_two_busy_nodes(io: Io) {
 }
 in_both_modes!(live_files_of_two_busy_nodes);
 
-/// Writes the names in place, also as empty files, while another process reads them and keeps the last one open; returns
-/// what went wrong.
+/// Writes the names in place, also as empty files, while another process reads them and keeps the
+/// last one open; returns the errors.
 fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
-    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let (mut faults, mut seq, mut kept) = (Vec::new(), 0, None);
     let mut dice = body::Dice::new(u64::from(number));
     let start = now();
@@ -484,7 +485,7 @@ fn busy(number: u32, paths: &[PathBuf; 2], ms: u64) -> Vec<String> {
         if dice.below(4) == 0 {
             bytes.clear();
         }
-        if let Err(errno) = hand.put_with(path, IN_PLACE, 1 << 15, 0, &bytes) {
+        if let Err(errno) = process.put_with(path, IN_PLACE, 1 << 15, 0, &bytes) {
             faults.push(format!("writer {number}: open, write and close in place: {errno}"));
         }
         let opened = reader.open(path, OFlags::RDONLY, 0);

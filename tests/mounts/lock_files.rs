@@ -1,4 +1,5 @@
-//! Lock files: names that exclude other processes by being there, and that go with the process that made them.
+//! Lock files: names whose existence excludes other processes, and which are removed with the
+//! process that made them.
 
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use crate::harness::syscall_process::CREATE_NEW;
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes};
 use crate::users::{A, World, let_in};
 
-/// Locks that all nodes see, of Neuron and of PyTorch's extensions, ...
+/// Locks of Neuron and of PyTorch's extensions, which all nodes see, ...
 const MODULE: &str = "neuron/neuronxcc-2/MODULE_1+2";
 const CLUSTER: [&str; 2] =
     ["neuron/neuronxcc-2/MODULE_1+2/model.hlo_module.pb.lock", "torch_extensions/py311/name/lock"];
@@ -43,7 +44,7 @@ fn lock_files_exclude_on_all_nodes_until_their_process_ends(io: Io) {
     let cluster = cluster(io);
     for (name, signal) in CLUSTER.into_iter().flat_map(|n| [(n, true), (n, false)]) {
         let (mut maker, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-        // It stays open, as that of PyTorch does.
+        // It stays open, like that of PyTorch.
         maker.open(&cluster.a.at(name), CREATE_NEW, 0o444).must("make the lock");
         assert_eq!(other.open(&cluster.a.at(name), CREATE_NEW, 0o644), Err(Errno::EXIST), "{name}");
         await_there(&cluster.b.at(name), true);
@@ -84,7 +85,7 @@ fn lock_files_of_one_node_and_files_that_look_like_locks(io: Io) {
 }
 in_both_modes!(lock_files_of_one_node_and_files_that_look_like_locks);
 
-/// Only the version that the ended process has put there goes.
+/// Only the version that the ended process has made is removed.
 #[test]
 fn lock_files_that_others_have_made_since_stay() {
     let cluster = cluster(Io::best());
@@ -94,19 +95,19 @@ fn lock_files_that_others_have_made_since_stay() {
     first.unlink(&path).must("and gives it back");
     second.put(&path, b"2").must("the second makes it");
     first.kill(Signal::KILL);
-    // The daemon has looked after locks when this one is gone.
+    // When this one is gone, the daemon has checked the locks.
     let mut third = SyscallProcess::new();
     third.put(&cluster.a.at(CLUSTER[1]), b"").must("another lock");
     third.kill(Signal::KILL);
     await_there(&cluster.a.at(CLUSTER[1]), false);
     assert_eq!(second.get(&path), Ok(b"2".to_vec()));
-    // Its maker may write it anew.
+    // Its maker may rewrite it.
     second.put(&path, b"2 again").must("rewrite");
     second.kill(Signal::KILL);
     await_there(&path, false);
 }
 
-/// A directory excludes no process, whatever its name is.
+/// A directory is no lock file, whatever its name is.
 #[test]
 fn lock_files_are_no_directories() {
     let cluster = cluster(Io::best());
@@ -116,7 +117,7 @@ fn lock_files_are_no_directories() {
     maker.rename(&cluster.a.at("torch_extensions/py311/other/before"), &dir).must("rename");
     other.put(&cluster.a.at(CLUSTER[1]), b"").must("a lock");
     maker.kill(Signal::KILL);
-    // The daemon looks after locks in order of their names, and after this one last.
+    // The daemon checks locks in order of their names, so this one comes last.
     other.kill(Signal::KILL);
     await_there(&cluster.a.at(CLUSTER[1]), false);
     assert!(dir.is_dir());
@@ -124,7 +125,7 @@ fn lock_files_are_no_directories() {
     await_there(&cluster.b.at("torch_extensions/py311/other/lock"), true);
 }
 
-/// A restart of the daemon knows the processes again.
+/// A restarted daemon recognises the processes.
 #[test]
 fn lock_files_outlive_a_daemon_with_their_process_only() {
     let mut cluster = cluster(Io::best());
@@ -143,7 +144,7 @@ fn lock_files_outlive_a_daemon_with_their_process_only() {
     await_there(&cluster.b.at(CLUSTER[0]), false);
 }
 
-/// A process takes away by its end only what it might have removed itself (P14).
+/// The end of a process removes only what the process itself might have removed (P14).
 fn p14_isolation_of_lock_files(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_lock_files") else { return };
     let dir = world.cluster.a.at(MODULE);

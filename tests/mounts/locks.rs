@@ -1,4 +1,4 @@
-//! Locks on one node: `flock`, record locks, lock files that many hold open at once.
+//! Locks on one node: `flock`, record locks, lock files that several processes hold open.
 
 use std::path::Path;
 
@@ -32,36 +32,36 @@ fn locks_flock_excludes_between_processes(io: Io) {
     let node = Node::start(&site, "m", None, Options::new(io));
     for (word, flags) in openings() {
         let path = node.at(format!("{word}.lock"));
-        let mut hands: Vec<SyscallProcess> = (0..3).map(|_| SyscallProcess::new()).collect();
+        let mut processes: Vec<SyscallProcess> = (0..3).map(|_| SyscallProcess::new()).collect();
         let mut fds = Vec::new();
-        for hand in &mut hands {
-            // Each opens, and empties, while those before it hold the file open and one the lock.
-            let fd = hand.open(&path, flags, 0o644).must(format_args!("open {word}"));
-            let locked = hand.flock(fd, EXCLUSIVE);
+        for process in &mut processes {
+            // Each opens and truncates the file while those before it have it open and one holds the lock.
+            let fd = process.open(&path, flags, 0o644).must(format_args!("open {word}"));
+            let locked = process.flock(fd, EXCLUSIVE);
             let expected = if fds.is_empty() { Ok(()) } else { Err(Errno::AGAIN) };
             assert_eq!(locked, expected, "{word}, opener {}", fds.len());
             assert_eq!(
-                hand.fstat(fd).must("fstat").nlink,
+                process.fstat(fd).must("fstat").nlink,
                 1,
                 "lock libraries check the link count"
             );
             fds.push(fd);
         }
-        hands[1].begin_flock(fds[1], EXCLUSIVE);
-        assert!(hands[1].heard(300).is_none(), "{word}: a second holder");
-        hands[0].flock(fds[0], UNLOCK).must("unlock");
-        assert_eq!(hands[1].heard(3_000), Some(Ok(())), "{word}: the waiter gets it");
-        assert_eq!(hands[0].flock(fds[0], SHARED), Err(Errno::AGAIN), "{word}");
-        let second = hands.remove(1);
+        processes[1].begin_flock(fds[1], EXCLUSIVE);
+        assert!(processes[1].heard(300).is_none(), "{word}: a second holder");
+        processes[0].flock(fds[0], UNLOCK).must("unlock");
+        assert_eq!(processes[1].heard(3_000), Some(Ok(())), "{word}: the waiter gets it");
+        assert_eq!(processes[0].flock(fds[0], SHARED), Err(Errno::AGAIN), "{word}");
+        let second = processes.remove(1);
         second.kill(rustix::process::Signal::KILL);
-        hands[0].flock(fds[0], SHARED).must("shared, after the holder was killed");
-        hands[1].flock(fds[2], SHARED).must("shared by two");
-        assert_eq!(hands[0].stat(&path).must("stat").size, 0, "{word}");
+        processes[0].flock(fds[0], SHARED).must("shared, after the holder was killed");
+        processes[1].flock(fds[2], SHARED).must("shared by two");
+        assert_eq!(processes[0].stat(&path).must("stat").size, 0, "{word}");
     }
 }
 in_both_modes!(locks_flock_excludes_between_processes);
 
-/// A lock file that is emptied 20 times a second by each waiter stays one file to all of them.
+/// A lock file that each waiter truncates 20 times a second stays one file for all of them.
 fn locks_polling_with_truncation_keeps_one_holder(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));
@@ -71,22 +71,22 @@ fn locks_polling_with_truncation_keeps_one_holder(io: Io) {
         .map(|_| {
             let (path, counter) = (path.clone(), counter.clone());
             crate::harness::time::thread(move || {
-                let mut hand = SyscallProcess::new();
+                let mut process = SyscallProcess::new();
                 let mut done = 0;
                 while done < 15 {
-                    let fd = hand.open(&path, READ_WRITE | OFlags::TRUNC, 0o644).must("open");
-                    match hand.flock(fd, EXCLUSIVE) {
+                    let fd = process.open(&path, READ_WRITE | OFlags::TRUNC, 0o644).must("open");
+                    match process.flock(fd, EXCLUSIVE) {
                         Ok(()) => {
-                            let bytes = hand.get(&counter).must("read the count");
+                            let bytes = process.get(&counter).must("read the count");
                             let text = String::from_utf8(bytes).must("text");
                             let next = text.parse::<u32>().must(&text) + 1;
-                            hand.put(&counter, next.to_string().as_bytes()).must("count");
-                            hand.flock(fd, UNLOCK).must("unlock");
+                            process.put(&counter, next.to_string().as_bytes()).must("count");
+                            process.flock(fd, UNLOCK).must("unlock");
                             done += 1;
                         }
                         Err(errno) => assert_eq!(errno, Errno::AGAIN),
                     }
-                    hand.close(fd).must("close");
+                    process.close(fd).must("close");
                 }
             })
         })
@@ -121,22 +121,22 @@ fn locks_by_existence_have_one_winner(io: Io) {
     let node = Node::start(&site, "m", None, Options::new(io));
     let mount = &node.mount;
     std::fs::write(mount.join("source"), b"x").must("write");
-    let mut hands: Vec<SyscallProcess> = (0..4).map(|_| SyscallProcess::new()).collect();
+    let mut processes: Vec<SyscallProcess> = (0..4).map(|_| SyscallProcess::new()).collect();
     for round in 0..15 {
         for kind in ["file", "link", "dir", "hard"] {
             let path = mount.join(format!("{kind}{round}"));
             let wins: Vec<Result<(), Errno>> = std::thread::scope(|scope| {
                 let path = &path;
-                let tries: Vec<_> = hands
+                let tries: Vec<_> = processes
                     .iter_mut()
-                    .map(|hand| {
+                    .map(|process| {
                         scope.spawn(move || match kind {
-                            "file" => {
-                                hand.open(path, CREATE_NEW, 0o644).and_then(|fd| hand.close(fd))
-                            }
-                            "link" => hand.symlink(std::path::Path::new("me"), path),
-                            "dir" => hand.mkdir(path),
-                            _ => hand.link(&mount.join("source"), path),
+                            "file" => process
+                                .open(path, CREATE_NEW, 0o644)
+                                .and_then(|fd| process.close(fd)),
+                            "link" => process.symlink(std::path::Path::new("me"), path),
+                            "dir" => process.mkdir(path),
+                            _ => process.link(&mount.join("source"), path),
                         })
                     })
                     .collect();
@@ -163,7 +163,7 @@ fn modes() -> [(&'static str, OFlags); 6] {
     ]
 }
 
-/// Does the same on a disk, which says what is right, and on a mount.
+/// Runs the same on a disk, which serves as the reference, and on a mount.
 fn on_disk_and_mount(io: Io, act: impl Fn(&Path)) {
     let site = Site::new();
     act(&site.dir("disk"));
@@ -171,43 +171,43 @@ fn on_disk_and_mount(io: Io, act: impl Fn(&Path)) {
     act(&node.mount);
 }
 
-fn hands<const N: usize>() -> [SyscallProcess; N] {
+fn processes<const N: usize>() -> [SyscallProcess; N] {
     std::array::from_fn(|_| SyscallProcess::new())
 }
 
-/// Opens with a mode, makes the lock exclusive, and keeps it.
-fn hold(hand: &mut SyscallProcess, path: &Path, flags: OFlags) -> i64 {
-    let fd = hand.open(path, flags, 0o644).must("open");
-    hand.flock(fd, EXCLUSIVE).must("lock");
+/// Opens with a mode, takes the lock exclusively, and keeps it.
+fn hold(process: &mut SyscallProcess, path: &Path, flags: OFlags) -> i64 {
+    let fd = process.open(path, flags, 0o644).must("open");
+    process.flock(fd, EXCLUSIVE).must("lock");
     fd
 }
 
-/// Reports whether a process that opens a file now is kept out.
+/// Reports whether a process that opens the file now is excluded.
 fn is_locked(path: &Path) -> bool {
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(path, READ_WRITE, 0o644).must("open");
-    let refused = match hand.flock(fd, SHARED) {
+    let mut process = SyscallProcess::new();
+    let fd = process.open(path, READ_WRITE, 0o644).must("open");
+    let refused = match process.flock(fd, SHARED) {
         Ok(()) => false,
         Err(errno) => {
             assert_eq!(errno, Errno::AGAIN);
             true
         }
     };
-    // A killed writer would leave nothing of a file that it has made.
-    hand.close(fd).must("close");
+    // A file that a killed writer has made would vanish.
+    process.close(fd).must("close");
     refused
 }
 
-/// By the time the second comes the name leads to a version of another node's.
+/// When the second process comes, the name leads to a version of another node.
 fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
     let cluster = Cluster::two(io);
     let emptied = READ_WRITE | OFlags::TRUNC;
     for content in ["", "pid"] {
         let lock = format!("{content}.lock");
         let (here, there) = (cluster.a.at(&lock), cluster.b.at(&lock));
-        let [mut rank0, mut rank1, mut other] = hands();
+        let [mut rank0, mut rank1, mut other] = processes();
         let held = hold(&mut rank0, &here, emptied);
-        // Locks are each node's own.
+        // Locks exclude only on one node.
         let fd = hold(&mut other, &there, emptied);
         other.write(fd, content.as_bytes()).must("write");
         other.close(fd).must("close");
@@ -218,10 +218,10 @@ fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
             std::fs::metadata(cluster.a.at(&later)).map_err(|error| error.to_string())
         });
         for (word, flags) in openings().into_iter().chain(modes()) {
-            let mut hand = SyscallProcess::new();
-            let fd = hand.open(&here, flags, 0o644).must("open");
-            assert_eq!(hand.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "{word} {content}");
-            hand.close(fd).must("close");
+            let mut process = SyscallProcess::new();
+            let fd = process.open(&here, flags, 0o644).must("open");
+            assert_eq!(process.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "{word} {content}");
+            process.close(fd).must("close");
         }
         let fd = rank1.open(&here, emptied, 0o644).must("open");
         rank1.begin_flock(fd, EXCLUSIVE);
@@ -234,7 +234,7 @@ in_both_modes!(p15_locks_hold_while_another_node_uses_the_name);
 
 fn p15_locks_exclude_whatever_the_open_modes(io: Io) {
     on_disk_and_mount(io, |dir| {
-        let [mut one, mut other] = hands();
+        let [mut one, mut other] = processes();
         for content in ["", "content"] {
             for (first, first_flags) in modes() {
                 for (second, second_flags) in modes() {
@@ -266,10 +266,10 @@ fn p15_locks_exclude_whatever_the_open_modes(io: Io) {
 }
 in_both_modes!(p15_locks_exclude_whatever_the_open_modes);
 
-/// No caller waits for the kernel's word of a close, yet a caller after it is not refused.
+/// No caller waits for the kernel to report a close, yet a caller after it is not refused.
 fn p15_locks_end_with_the_close(io: Io) {
     on_disk_and_mount(io, |dir| {
-        let [mut one, mut other] = hands();
+        let [mut one, mut other] = processes();
         let path = dir.join("n");
         let mut fd = hold(&mut one, &path, READ_WRITE);
         for round in 0..100 {
@@ -287,7 +287,7 @@ fn p15_locks_end_with_a_killed_holder(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");
         for _ in 0..5 {
-            let [mut holder, mut waiter] = hands();
+            let [mut holder, mut waiter] = processes();
             hold(&mut holder, &path, READ_WRITE);
             let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
             waiter.begin_flock(fd, EXCLUSIVE);
@@ -306,7 +306,7 @@ fn p15_locks_come_in_the_order_of_waiting(io: Io) {
         let path = dir.join("n");
         let mut holder = SyscallProcess::new();
         let held = hold(&mut holder, &path, READ_WRITE);
-        let mut waiters: [SyscallProcess; 4] = hands();
+        let mut waiters: [SyscallProcess; 4] = processes();
         let fds = waiters.each_mut().map(|waiter| {
             let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
             waiter.begin_flock(fd, EXCLUSIVE);
@@ -328,7 +328,7 @@ in_both_modes!(p15_locks_come_in_the_order_of_waiting);
 fn p15_locks_let_waiters_handle_signals(io: Io) {
     on_disk_and_mount(io, |dir| {
         let path = dir.join("n");
-        let [mut holder, mut waiter] = hands();
+        let [mut holder, mut waiter] = processes();
         let held = hold(&mut holder, &path, READ_WRITE);
         let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
         for _ in 0..3 {
@@ -344,7 +344,7 @@ fn p15_locks_let_waiters_handle_signals(io: Io) {
             waiter.signal(Signal::ALARM);
             assert!(waiter.heard(120).is_none(), "it goes on waiting");
         }
-        // A process that is stopped meanwhile waits on.
+        // A process that is stopped meanwhile continues to wait.
         waiter.signal(Signal::STOP);
         sleep_ms(120);
         waiter.signal(Signal::CONT);
@@ -382,7 +382,7 @@ fn p15_locks_go_where_the_name_goes(io: Io) {
             for name in ["n", "x", "y"] {
                 std::fs::write(at(name), name).must("write");
             }
-            let [mut holder, mut member, mut mover] = hands();
+            let [mut holder, mut member, mut mover] = processes();
             let held = hold(&mut holder, &at("n"), flags);
             let fd = member.open(&at("n"), flags, 0).must("open");
             mover.rename(&at("n"), &at("m")).must("rename");
@@ -396,7 +396,7 @@ fn p15_locks_go_where_the_name_goes(io: Io) {
             assert!(is_locked(&at("z")), "by another name of it");
             mover.unlink(&at("y")).must("unlink");
             assert!(is_locked(&at("z")), "by the name that stays");
-            // What takes its place is another file; who has it open keeps its lock.
+            // The file that replaces it is another one; a process that has the old one open keeps its lock.
             mover.rename(&at("x"), &at("z")).must("rename over");
             assert!(!is_locked(&at("z")), "the file that replaced it");
             assert_eq!(member.flock(fd, SHARED), Err(Errno::AGAIN));
@@ -425,7 +425,7 @@ fn p15_locks_start_anew_after_an_unlink(io: Io) {
             if !flags.contains(OFlags::CREATE) {
                 std::fs::write(&path, "content").must("write");
             }
-            let [mut holder, mut member, mut remover] = hands();
+            let [mut holder, mut member, mut remover] = processes();
             let held = hold(&mut holder, &path, flags);
             let fd = member.open(&path, flags, 0o644).must("open");
             remover.unlink(&path).must("unlink");
@@ -472,7 +472,7 @@ fn p15_locks_are_shared_by_descriptors_of_one_open(io: Io) {
         assert_eq!(holder.flock(other, SHARED), Err(Errno::AGAIN));
         holder.flock(fd, SHARED).must("share");
         holder.flock(other, SHARED).must("share");
-        // A change that is refused has let the old lock go.
+        // A refused change has released the old lock.
         assert_eq!(holder.flock(fd, EXCLUSIVE), Err(Errno::AGAIN));
         holder.flock(other, EXCLUSIVE).must("alone");
     });
@@ -484,7 +484,7 @@ fn p15_locks_stay_when_content_is_replaced(io: Io) {
         let path = dir.join("n");
         for (word, flags) in modes() {
             std::fs::write(&path, "content").must("write");
-            let [mut holder, mut member, mut writer] = hands();
+            let [mut holder, mut member, mut writer] = processes();
             let held = hold(&mut holder, &path, flags);
             let fd = member.open(&path, flags, 0o644).must("open");
             for content in [b"one".as_slice(), b"", b"another"] {

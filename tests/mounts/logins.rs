@@ -1,4 +1,4 @@
-//! The snippet for logins: what a shell gets from it in whatever state the mount is, and what it leaves alone.
+//! The snippet for logins: what a shell gets from it in each state of the mount, and what it leaves alone.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
@@ -15,7 +15,7 @@ use crate::harness::{Io, Must as _, Node, Options, Store, SyscallProcess, eventu
 use crate::users::{B, can_be_others, let_in};
 
 const LIMIT_MS: u64 = 60_000;
-/// A mount that hangs costs a login 0.2 s; the rest is for a machine that does other things.
+/// A mount that hangs delays a login by 0.2 s; the rest is for a busy machine.
 const LATE: Duration = Duration::from_secs(20);
 /// How long the mount waits for a store that hangs: longer than any login may take.
 const STORE_DEADLINE: &str = "60s";
@@ -35,7 +35,7 @@ const VARIABLES: [(&str, &str); 13] = [
     ("XLA_PERSISTENT_CACHE_PATH", "torch_xla"),
 ];
 
-/// Has a strict shell with habits of its own, and says whether it still has them.
+/// A strict shell with options of its own; prints whether it still has them.
 const LOGIN: &str = r#"
 set -euC
 IFS=' x'
@@ -69,7 +69,7 @@ impl Logins {
         Self { shell, site: site.path().to_owned(), snippet }
     }
 
-    /// Logs in, and returns those variables of clients that are exported.
+    /// Logs in, and returns the exported variables of clients.
     fn login(&self, own: &[(&str, &str)]) -> BTreeMap<String, String> {
         let (uid, gid) = (B.uid.to_string(), B.gid.to_string());
         let mut command = Command::new("setpriv");
@@ -93,7 +93,7 @@ impl Logins {
 
     #[track_caller]
     fn get(&self, what: &str, wanted: &BTreeMap<String, String>) {
-        // An answer may be late on a busy machine: a login then goes on without.
+        // An answer may be late on a busy machine; the login then continues without it.
         eventually(LIMIT_MS, what, || {
             let got = self.login(&[]);
             if got == *wanted { Ok(()) } else { Err(format!("{}: {got:?}", self.shell)) }
@@ -134,7 +134,7 @@ fn logins_get_what_works(shell: &'static str) {
     assert_eq!((got["GOCACHE"].as_str(), got["TRITON_CACHE_DIR"].as_str()), ("/own", ""));
     assert!(!got.contains_key("NEURON_COMPILE_CACHE_URL"), "{got:?}");
 
-    // What this user cannot write, and what is not there.
+    // A directory that this user cannot write, and one that does not exist.
     std::fs::set_permissions(node.at("numba"), std::fs::Permissions::from_mode(0o755))
         .must("chmod");
     std::fs::remove_dir(node.at("vllm")).must("rmdir");
@@ -156,15 +156,16 @@ fn logins_get_what_works(shell: &'static str) {
     logins.get_nothing("the daemon is dead");
     unmount(&node.mount);
     logins.get_nothing("nothing is mounted");
-    // The bare directory below, with what was put there.
+    // The bare directory below, with a directory in it.
     SyscallProcess::new().mkdir_with(&node.at("ccache"), 0o777).must("mkdir");
     logins.get_nothing("nothing is mounted over a directory");
     std::fs::remove_dir_all(&node.mount).must("remove the mount point");
     logins.get_nothing("there is no mount point");
 }
 
-/// A process whose request a hanging daemon has taken does not die of SIGKILL. No login waits for such a process, nor for
-/// the store. The process that asks is not killed here, in place of one that cannot be.
+/// A process whose request a hanging daemon has read cannot be killed with SIGKILL. A login waits
+/// neither for such a process nor for the store. This test does not kill the asking process, so it
+/// stands for one that cannot be killed.
 fn logins_wait_for_no_answer(shell: &'static str) {
     let test = format!("logins_wait_for_no_answer_with_{shell}");
     if !can_be_others(&test, Io::best()) || !need(&test, shell) || !need(&test, "setpriv") {

@@ -1,7 +1,7 @@
-//! Everything that is tested on real mounts: one file per promise, and what lies across them.
+//! All tests on real mounts: one file per promise, and tests across promises.
 //!
-//! Owns the list of suites. Each speaks only of what a program or an operator can see: files through
-//! the mount, processes, exit codes, and the objects in the store.
+//! Owns the list of suites. Each uses only what a program or an operator can see: files through the
+//! mount, processes, exit codes, and the objects in the store.
 
 #[path = "../harness/mod.rs"]
 mod harness;

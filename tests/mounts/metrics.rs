@@ -1,4 +1,4 @@
-//! What monitors read of a mount: figures, whether it is in order, and a file for a collector.
+//! What monitors read of a mount: figures, whether it is healthy, and a file for a collector.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -28,7 +28,7 @@ fn ask_as(socket: &Path, request: &str) -> std::io::Result<String> {
     Ok(answer)
 }
 
-/// Asks for a path; returns the status and the body.
+/// Requests a path; returns the status and the body.
 pub(super) fn ask(socket: &Path, path: &str) -> (u16, String) {
     let request = format!("GET {path} HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n");
     let answer = ask_as(socket, &request).must(format_args!("ask for {path}"));
@@ -37,8 +37,8 @@ pub(super) fn ask(socket: &Path, path: &str) -> (u16, String) {
     (status.must(format_args!("a status: {head}")), body.to_owned())
 }
 
-/// Reads figures: values, cut to whole numbers, by names with labels. All have the mount point as a label, which is left out
-/// of these.
+/// Parses figures: values, truncated to whole numbers, by names with labels. Omits the label of the
+/// mount point, which all have.
 pub(super) fn parsed(text: &str) -> BTreeMap<String, u64> {
     assert!(text.ends_with("# EOF\n"), "{text}");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -73,7 +73,7 @@ fn monitored(site: &Site, name: &str, store: &Store, options: &Options) -> Node 
 }
 
 #[test]
-fn metrics_tell_what_two_nodes_do() {
+fn metrics_show_what_two_nodes_do() {
     let site = Site::new();
     let store = Store::s3(&site);
     let options = Options::new(Io::best());
@@ -109,16 +109,16 @@ fn metrics_tell_what_two_nodes_do() {
     assert_eq!(of_b["hearthfs_fetched_total"], 1);
     assert!(of_b["hearthfs_misses_total"] >= 1);
     assert_eq!(of_b["hearthfs_close_duration_seconds_count"], 0);
-    // What `status` says at the same time.
+    // The output of `status` at the same time.
     let status: serde_json::Value =
         serde_json::from_str(&ask(at_b, "/status.json").1).must("parse a status");
     assert_eq!(status["counters"]["fetched"], 1);
     assert_eq!(status["mount_point"], b.mount.to_string_lossy().as_ref());
 }
 
-/// A daemon that cannot reach its store is in order: a restart would not help.
+/// A daemon that cannot reach its store is healthy: a restart would not help.
 #[test]
-fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
+fn metrics_call_a_mount_healthy_while_the_store_is_down() {
     let site = Site::new();
     let store = Store::s3(&site);
     let options = Options::new(Io::best()).deadline("1s");
@@ -135,9 +135,9 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
     assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
     assert_eq!(ask(&socket, "/readyz").0, 200);
     assert!(figures(&socket)["hearthfs_backlog_records{reason=\"store_down\"}"] >= 1);
-    // One whose requests no thread takes is not.
+    // A mount is unhealthy if no thread answers its requests.
     let frozen = node.freeze_requests();
-    // An answer is given again for a second.
+    // An answer is reused for a second.
     eventually(30_000, "it is out of order", || match ask(&socket, "/healthz") {
         (503, why) if why == "the mount does not answer\n" => Ok(()),
         other => Err(format!("{other:?}")),
@@ -152,16 +152,16 @@ fn metrics_say_that_a_mount_is_in_order_while_the_store_is_down() {
     assert!(!socket.exists(), "the socket is gone with the mount");
 }
 
-/// A mount that was taken out of the tree while a program uses it goes on to its end, and is in order.
+/// A mount that was detached while a program uses it continues to its end, and is healthy.
 #[test]
-fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
+fn metrics_call_a_detached_mount_in_use_healthy() {
     let site = Site::new();
     let store = Store::dir(&site);
     let mut node = monitored(&site, "a", &store, &Options::new(Io::best()));
     let socket = socket_of(&node);
     put(&node.at("file"), "text", 0o644);
     let used = std::fs::File::open(node.at("file")).must("open");
-    // A mount that goes before its daemon has looked at it is one that could not be made.
+    // If a mount vanishes before its daemon has looked at it, it counts as one that could not be made.
     eventually(30_000, "the daemon has seen its mount", || {
         let log = node.log();
         if log.contains(" mounted mount_point=") { Ok(()) } else { Err(log) }
@@ -169,14 +169,14 @@ fn metrics_say_that_a_detached_mount_in_use_is_in_order() {
     unmount(&node.mount);
     for _ in 0..5 {
         assert_eq!(ask(&socket, "/healthz"), (200, "ok\n".to_owned()));
-        // Longer than an answer is given again.
+        // Longer than an answer is reused.
         sleep_ms(300);
     }
     drop(used);
     node.await_end(30_000);
 }
 
-/// Programs of the node may ask as often as they like: the mount is looked at once a second.
+/// Programs of the node may ask as often as they like: the mount is examined once a second.
 #[test]
 fn metrics_health_looks_at_the_mount_once_a_second() {
     let site = Site::new();
@@ -215,7 +215,7 @@ fn metrics_requests_that_are_bad_or_slow_hold_nothing_up() {
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "a".repeat(100_000));
     let refused = ask_as(&socket, &long).unwrap_or_default();
     assert!(refused.is_empty() || refused.starts_with("HTTP/1.1 4"), "{refused}");
-    // Clients that say nothing take all connections: the mount goes on, and so does `status`.
+    // Silent clients take all connections: the mount goes on, and so does `status`.
     let slow: Vec<_> = (0..SLOW_CLIENTS).map(|_| UnixStream::connect(&socket)).collect();
     put(&node.at("file"), "text", 0o644);
     assert_eq!(std::fs::read(node.at("file")).must("read"), b"text");

@@ -1,4 +1,4 @@
-//! Nodes that are told to go on with another store, and two nodes that were made of one cache directory.
+//! Nodes that are told to move to another store, and two nodes made from one cache directory.
 
 use std::path::Path;
 
@@ -9,30 +9,30 @@ use crate::harness::{
     tree,
 };
 
-/// What is said of a node that goes on with another store.
+/// Part of the message about a node that moves to another store.
 const OTHER_STORE: &str = "has moved here from another store";
-/// What is said of two nodes with one identity.
+/// Part of the message about two nodes with one identity.
 const TWIN: &str = "identity of this cache directory";
 
 fn body(seq: u64) -> Vec<u8> {
-    // Some inside of commits, some in packs, some alone.
+    // Some inside commits, some in packs, some as objects.
     body::make(Id { writer: 1, seq }, [300, 9_000, 300_000, 5_000_000][seq as usize % 4])
 }
 
 /// Writes files `from..upto` on a node.
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
+        process.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
 }
 
-/// Waits until a node shows files whole that another wrote.
+/// Waits until a node shows whole files that another wrote.
 fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
         let at = node.at(format!("{prefix}{seq}"));
-        eventually(15_000, format_args!("{} is there", at.display()), || match hand.get(&at) {
+        eventually(15_000, format_args!("{} is there", at.display()), || match process.get(&at) {
             Ok(bytes) if bytes == body(seq) => Ok(()),
             Ok(bytes) => Err(format!("{} other bytes", bytes.len())),
             Err(error) => Err(error.to_string()),
@@ -45,7 +45,7 @@ fn copy(from: &Path, to: &Path) {
     run(command.arg("-a").arg(from).arg(to), 60_000).good();
 }
 
-/// As `docs/operations.md` says: copy while the nodes work, stop them, copy what is new, start.
+/// As in `docs/operations.md`: copy while the nodes work, stop them, copy what is new, start.
 fn moves_to_another_store_with_its_content(io: Io) {
     let mut cluster = Cluster::two(io);
     write(&cluster.a, "old", 0..4);
@@ -70,14 +70,14 @@ fn moves_to_another_store_with_its_content(io: Io) {
 }
 in_both_modes!(moves_to_another_store_with_its_content);
 
-/// Nodes that keep their cache directories are sent to a new store: what they knew of the old one would be a
-/// promise that no node keeps there.
+/// Nodes that keep their cache directories move to a new store. What they knew of the old store
+/// must not count as a promise there.
 fn moves_to_an_empty_store(io: Io) {
     let mut cluster = Cluster::two(io);
     write(&cluster.a, "old", 0..4);
     cluster.settle();
     tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    // A stop saves what a node knows; before, the journal would send it all again.
+    // A stop saves what a node knows; until then the journal would send it all again.
     for node in [&mut cluster.a, &mut cluster.b] {
         node.stop();
         node.up();
@@ -113,7 +113,7 @@ fn moves_to_an_empty_store(io: Io) {
     cluster.settle();
     let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
     assert_eq!(shown.len(), 12, "{shown:?}");
-    // Once is enough.
+    // Configuring it once is enough.
     cluster.a.stop();
     cluster.a.up();
     assert_eq!(tree::read(&cluster.a.mount).must("read"), shown);
@@ -121,7 +121,7 @@ fn moves_to_an_empty_store(io: Io) {
 }
 in_both_modes!(moves_to_an_empty_store);
 
-/// A store that is emptied on purpose is another, once `init --replaces` was run, for all nodes at once.
+/// A store that is emptied on purpose becomes another one after `init --replaces`, for all nodes at once.
 #[test]
 fn moves_on_in_a_store_that_was_emptied() {
     let mut cluster = Cluster::two(Io::best());
@@ -144,7 +144,7 @@ fn moves_on_in_a_store_that_was_emptied() {
     assert_eq!(shown.len(), 4, "what is gone is gone on all nodes: {shown:?}");
 }
 
-/// Nodes that were made of one image, with a used cache directory in it, notice each other and part.
+/// Nodes made from one image with a used cache directory notice each other and separate.
 #[test]
 fn moves_of_a_copied_cache_directory_are_noticed() {
     let mut cluster = Cluster::two(Io::best());

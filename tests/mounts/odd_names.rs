@@ -1,4 +1,4 @@
-//! Names and mount points that others have chosen, and very many of them: shown escaped wherever they are shown.
+//! Names and mount points that others have chosen, and very many of them: always shown escaped.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,7 +15,7 @@ use crate::harness::{Io, Must as _, Node, Options, Store, sleep_ms};
 use crate::inside::LIMIT_MS;
 use crate::metrics::{ask, parsed};
 
-/// How often an entry is opened while `top` looks.
+/// How often an entry is opened while `top` runs.
 const OPEN_EVERY_MS: u64 = 5;
 /// The longest name.
 const NAME_BYTES: usize = 250;
@@ -26,7 +26,7 @@ fn tame(text: &str) {
     assert!(!text.contains(wild), "{text:?}");
 }
 
-/// What an entry is called goes to `top`, and what a mount point is called to all that speaks of it.
+/// The names of entries are shown by `top`, and the name of a mount point by everything that mentions it.
 #[test]
 fn bad_input_names_of_mount_points_and_busy_entries() {
     let site = Site::new();
@@ -95,7 +95,7 @@ fn bad_input_names_of_mount_points_and_busy_entries() {
 
     let (code, text) = ask(&socket, "/metrics");
     assert_eq!(code, 200);
-    // It is a label of each sample, which ends with its line.
+    // It is a label of each sample, which must stay one line.
     assert!(!parsed(&text).is_empty() && text.contains("\\n"), "{text}");
     let (code, text) = ask(&socket, "/status.json");
     assert_eq!(code, 200);
@@ -103,7 +103,7 @@ fn bad_input_names_of_mount_points_and_busy_entries() {
     node.stop();
 }
 
-/// `ls`, `du` and `rm` hold no list of what fits: a long run has 100,000 names.
+/// `ls`, `du` and `rm` hold no list of the matches: a long run has 100,000 names.
 #[test]
 fn bad_input_globs_that_fit_very_many_names() {
     const NAME: &str = "bad_input_globs_that_fit_very_many_names";
@@ -121,7 +121,7 @@ fn bad_input_globs_that_fit_very_many_names() {
         std::fs::create_dir(node.at(format!("many/{number:08}{pad}"))).must("mkdir");
     }
     let limit_ms = LIMIT_MS + many / 100;
-    // Says how many lines a command has printed, and how much memory it took, in KiB.
+    // Returns how many lines a command has printed, and how much memory it used, in KiB.
     let asked = |words: &[&str], glob: &str| {
         let count = "import resource, subprocess, sys\n\
             said = subprocess.Popen(sys.argv[1:], stdout=subprocess.PIPE)\n\

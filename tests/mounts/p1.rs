@@ -19,10 +19,10 @@ use crate::harness::{
 
 const NAMES: [&str; 4] = ["first", "second", "third", "fourth"];
 const BODY_LEN_MAX: usize = 1_500_000;
-/// How long the four write and read.
+/// How long the four processes write and read.
 const LOAD_MS: u64 = 8_000;
 
-/// What one process did and saw.
+/// The counts of one process.
 #[derive(Debug, Default)]
 struct Report {
     closed: HashSet<Id>,
@@ -30,9 +30,9 @@ struct Report {
     faults: Vec<String>,
 }
 
-/// Writes and reads the four names until the time is over, from a process of its own.
+/// Writes and reads the four names for the given time, from a process of its own.
 fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut dice = Dice::new(u64::from(writer));
     let mut report = Report::default();
     let mut seen = [false; NAMES.len()];
@@ -46,8 +46,13 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
             let id = Id { writer, seq };
             let bytes = body::make(id, dice.len(BODY_LEN_MAX));
             let chunk = [1 << 21, 1 << 17, 7_000][dice.below(3) as usize];
-            match hand.put_with(&path, crate::harness::syscall_process::IN_PLACE, chunk, 0, &bytes)
-            {
+            match process.put_with(
+                &path,
+                crate::harness::syscall_process::IN_PLACE,
+                chunk,
+                0,
+                &bytes,
+            ) {
                 Ok(()) => drop(report.closed.insert(id)),
                 Err(errno) => report.faults.push(format!("write {which}: {errno}")),
             }
@@ -55,9 +60,9 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
             continue;
         }
         let read = match dice.below(4) {
-            0 => hand.get_mapped(&path, dice.below(30_000)),
-            1 => hand.get_slowly(&path, 50_000, 3_000),
-            _ => hand.get(&path),
+            0 => process.get_mapped(&path, dice.below(30_000)),
+            1 => process.get_slowly(&path, 50_000, 3_000),
+            _ => process.get(&path),
         };
         report.reads += 1;
         match read {
@@ -74,7 +79,7 @@ fn mix(mount: &Path, writer: u32, load_ms: u64) -> Report {
     report
 }
 
-/// Returns whose bodies a node shows under the four names.
+/// Returns the identities of the bodies that a node shows under the four names.
 fn shown(mount: &Path) -> Result<Vec<Id>, String> {
     let read = |name: &&str| {
         let bytes = std::fs::read(mount.join(name)).map_err(|error| format!("{name}: {error}"))?;
@@ -88,7 +93,7 @@ fn p1_whole_or_nothing_under_writers_in_place(io: Io) {
 }
 in_both_modes!(p1_whole_or_nothing_under_writers_in_place);
 
-/// Four processes on two nodes write and read four names; readers get what a writer closed.
+/// Four processes on two nodes write and read four names; readers get only what a writer closed.
 pub(crate) fn writers_in_place(cluster: &Cluster, load_ms: u64) {
     let mounts = [&cluster.a, &cluster.a, &cluster.b, &cluster.b].map(|node| node.mount.clone());
     let workers: Vec<_> = mounts
@@ -156,14 +161,14 @@ fn p1_whole_or_nothing_across_nodes_before_the_close() {
     half_written(&Cluster::two(Io::best()));
 }
 
-/// What is half written on one node does not exist on the other, and is not in the store.
+/// A partial write on one node does not exist on the other, and is not in the store.
 pub(crate) fn half_written(cluster: &Cluster) {
-    let (mut hand, bytes) =
+    let (mut process, bytes) =
         (SyscallProcess::new(), body::make(Id { writer: 1, seq: 1 }, 3_000_000));
     let path = cluster.a.at("half");
-    let fd = hand.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
-    hand.write(fd, &bytes[..2_000_000]).must("write half");
-    hand.fsync(fd).must("even synced");
+    let fd = process.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
+    process.write(fd, &bytes[..2_000_000]).must("write half");
+    process.fsync(fd).must("even synced");
     cluster.settle();
     sleep_ms(1_500);
     let there = std::fs::symlink_metadata(cluster.b.at("half"));
@@ -172,8 +177,8 @@ pub(crate) fn half_written(cluster: &Cluster) {
         let large = cluster.store.objects_in("blobs");
         assert!(large.is_empty(), "bytes that no writer closed were uploaded: {large:?}");
     }
-    hand.write(fd, &bytes[2_000_000..]).must("write the rest");
-    hand.close(fd).must("close");
+    process.write(fd, &bytes[2_000_000..]).must("write the rest");
+    process.close(fd).must("close");
     cluster.a.drain();
     let read = eventually(5_000, "node B shows the closed file", || {
         std::fs::read(cluster.b.at("half")).map_err(|error| error.to_string())
@@ -181,12 +186,12 @@ pub(crate) fn half_written(cluster: &Cluster) {
     assert!(read == bytes, "node B reads other bytes");
 }
 
-fn p1_whole_or_nothing_beside_guests(io: Io) {
+fn p1_whole_or_nothing_for_two_truncating_writers(io: Io) {
     guests(&Cluster::two(io));
 }
-in_both_modes!(p1_whole_or_nothing_beside_guests);
+in_both_modes!(p1_whole_or_nothing_for_two_truncating_writers);
 
-/// Two who empty one name before either writes stand on one inode, of which the kernel knows one size.
+/// Two processes that truncate one name before either writes share one inode, whose one size the kernel knows.
 pub(crate) fn guests(cluster: &Cluster) {
     let path = cluster.a.at("contested");
     let (mut one, mut two, mut three) =
@@ -203,7 +208,7 @@ pub(crate) fn guests(cluster: &Cluster) {
     assert_eq!(three.get(&path).must("read by name"), [b'b'; 7_000]);
     assert_eq!(three.read(reading, 0, 10_000).must("read"), [b'a'; 5_000]);
     three.close(reading).must("close");
-    // One appends, and the kernel takes the end of the file from that size.
+    // One appends, and the kernel derives the end of the file from that size.
     let path = cluster.a.at("appended");
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND;
     let first = one.open(&path, flags, 0o644).must("open to append");
@@ -228,8 +233,8 @@ enum Rewrite {
     Renamed,
 }
 
-/// Who may only read a file is refused when it opens it to update, and reads the whole of it right after, also while its
-/// owner rewrites it.
+/// A user who may only read a file is refused when opening it for update, and reads all of it right
+/// after, also while its owner rewrites it.
 fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
     const LEN: usize = 150_000;
     const MS: u64 = 2_500;
@@ -241,18 +246,18 @@ fn p1_whole_or_nothing_after_a_refused_open(io: Io) {
         OFlags::WRONLY | OFlags::TRUNC,
         OFlags::WRONLY | OFlags::APPEND,
     ];
-    // Reads once after each refusal; returns what went wrong.
-    let try_all = |hand: &mut SyscallProcess, path: &Path| -> Vec<String> {
+    // Reads once after each refusal; returns the errors.
+    let try_all = |process: &mut SyscallProcess, path: &Path| -> Vec<String> {
         let mut faults = Vec::new();
         for flags in ways {
-            let refused = hand.open(path, flags, 0o644);
+            let refused = process.open(path, flags, 0o644);
             if refused != Err(Errno::ACCESS) {
                 faults.push(format!("{flags:?}: {refused:?}"));
                 if let Ok(fd) = refused {
-                    let _ = hand.close(fd);
+                    let _ = process.close(fd);
                 }
             }
-            match hand.get(path) {
+            match process.get(path) {
                 Ok(read) => faults.extend(body::check(&read).err()),
                 Err(errno) => faults.push(format!("to read after {flags:?}: {errno}")),
             }

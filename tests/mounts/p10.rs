@@ -1,5 +1,5 @@
-//! P10 freshness: a look-up that starts more than `freshness` after a change reached the remote sees
-//! it, on every node. These tests look exactly once, when that time has passed.
+//! P10 freshness: a lookup that starts more than `freshness` after a change reached the remote sees
+//! it, on every node. These tests look exactly once, after that time.
 
 use std::path::Path;
 
@@ -7,12 +7,12 @@ use crate::harness::{
     Cluster, Io, Must as _, Node, Options, Store, SyscallProcess, in_both_modes, sleep_ms, tree,
 };
 
-/// What a look-up may take beyond `freshness`: timers and a busy machine.
+/// How much longer than `freshness` a lookup may take: timers and a busy machine.
 const MARGIN_MS: u64 = 150;
 
-/// Changes seen from the other node, each by a single look after `wait_ms`.
+/// Checks changes from the other node, each by a single lookup after `wait_ms`.
 fn changes(from: &Node, to: &Node, wait_ms: u64) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let pass = || {
         from.drain();
         sleep_ms(wait_ms);
@@ -26,24 +26,24 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
         let (dir, file) = (format!("d{round}"), format!("d{round}/file"));
         absent(&dir);
         absent(&file);
-        hand.mkdir(&from.at(&dir)).must("mkdir");
+        process.mkdir(&from.at(&dir)).must("mkdir");
         pass();
         assert!(to.at(&dir).is_dir(), "a new directory");
         absent(&file);
         assert!(tree::texts(&to.at(&dir)).is_empty());
 
-        hand.put(&from.at(&file), b"first").must("put");
+        process.put(&from.at(&file), b"first").must("put");
         pass();
         assert_eq!(std::fs::read(to.at(&file)).must("a new file"), b"first");
         assert_eq!(tree::texts(&to.at(&dir)), ["file"]);
 
-        hand.put(&from.at(&file), b"second version").must("overwrite");
+        process.put(&from.at(&file), b"second version").must("overwrite");
         pass();
         assert_eq!(std::fs::metadata(to.at(&file)).must("stat").len(), 14, "an overwritten file");
         assert_eq!(std::fs::read(to.at(&file)).must("read"), b"second version");
 
-        hand.chmod(&from.at(&file), 0o750).must("chmod");
-        hand.symlink(Path::new("file"), &from.at(&dir).join("link")).must("symlink");
+        process.chmod(&from.at(&file), 0o750).must("chmod");
+        process.symlink(Path::new("file"), &from.at(&dir).join("link")).must("symlink");
         pass();
         let mode = std::os::unix::fs::PermissionsExt::mode(
             &std::fs::metadata(to.at(&file)).must("stat").permissions(),
@@ -51,15 +51,15 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
         assert_eq!(mode & 0o777, 0o750, "a changed mode");
         assert_eq!(std::fs::read(to.at(&dir).join("link")).must("by the link"), b"second version");
 
-        hand.rename(&from.at(&dir), &from.at("moved")).must("rename the directory");
+        process.rename(&from.at(&dir), &from.at("moved")).must("rename the directory");
         pass();
         absent(&dir);
         absent(&file);
         assert_eq!(std::fs::read(to.at("moved/file")).must("read"), b"second version");
 
-        hand.unlink(&from.at("moved/link")).must("unlink");
-        hand.unlink(&from.at("moved/file")).must("unlink");
-        hand.rmdir(&from.at("moved")).must("rmdir");
+        process.unlink(&from.at("moved/link")).must("unlink");
+        process.unlink(&from.at("moved/file")).must("unlink");
+        process.rmdir(&from.at("moved")).must("rmdir");
         pass();
         absent("moved/file");
         absent("moved");
@@ -91,15 +91,15 @@ fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
 }
 in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
 
-/// A name that was asked for in vain, over and over, is found within the window after its creation.
+/// A name that was looked up in vain, repeatedly, is found within the window after its creation.
 pub(crate) fn asked_in_vain(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for round in 0..5 {
         let name = format!("wanted{round}");
         for _ in 0..50 {
             assert!(std::fs::metadata(cluster.b.at(&name)).is_err());
         }
-        hand.put(&cluster.a.at(&name), b"made").must("put");
+        process.put(&cluster.a.at(&name), b"made").must("put");
         cluster.a.drain();
         let start = crate::harness::now();
         while std::fs::read(cluster.b.at(&name)).is_err() {
@@ -115,7 +115,7 @@ fn p10_freshness_shares_one_question_among_all_misses() {
     one_question(&Cluster::with(Store::dir, &Options::new(Io::best()).alone()));
 }
 
-/// A miss is answered soon even when it has to ask, and a busy misser does not ask each time.
+/// A miss is answered soon even if it has to ask the store, and a busy misser does not ask each time.
 pub(crate) fn one_question(cluster: &Cluster) {
     let start = crate::harness::now();
     for k in 0..2_000 {
@@ -125,12 +125,12 @@ pub(crate) fn one_question(cluster: &Cluster) {
     assert!(took_ms < 5_000, "2,000 misses took {took_ms} ms");
 }
 
-/// Names that do not change are the kernel's for as long as programs ask, though other nodes could change them.
+/// The kernel caches unchanged names for as long as programs use them, although other nodes could change them.
 fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("d")).must("mkdir");
-    hand.put(&cluster.a.at("d/known"), b"first").must("put");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("d")).must("mkdir");
+    process.put(&cluster.a.at("d/known"), b"first").must("put");
     cluster.a.drain();
     let known = cluster.b.at("d/known");
     let missing = cluster.b.at("d/missing");
@@ -145,7 +145,7 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let asked =
         |what: &str| cluster.b.status()["counters"]["operations"][what].as_u64().unwrap_or(0);
     let (lookups, opens) = (asked("lookup"), asked("open"));
-    // For longer than what is known may be old.
+    // Longer than the freshness.
     for _ in 0..100 {
         assert_eq!(std::fs::read(&known).must("read"), b"first");
         assert!(std::fs::metadata(&missing).is_err());
@@ -154,10 +154,10 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     let (lookups, opens) = (asked("lookup") - lookups, asked("open") - opens);
     assert!(opens >= 100, "{opens} opens");
     assert!(lookups <= 12, "{lookups} lookups of two names in 100 opens");
-    // And yet what changes elsewhere is seen in time.
+    // Yet a change elsewhere is seen in time.
     for n in 0..3_u8 {
-        hand.put(&cluster.a.at("d/known"), &[b'0' + n]).must("put");
-        hand.put(&cluster.a.at(format!("d/new{n}")), b"x").must("put");
+        process.put(&cluster.a.at("d/known"), &[b'0' + n]).must("put");
+        process.put(&cluster.a.at(format!("d/new{n}")), b"x").must("put");
         cluster.a.drain();
         sleep_ms(1_000 + MARGIN_MS);
         assert_eq!(std::fs::read(&known).must("read"), [b'0' + n]);
@@ -166,7 +166,7 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
 }
 in_both_modes!(p10_freshness_leaves_known_names_to_the_kernel);
 
-/// Returns whether the kernel asks for a name each time.
+/// Reports whether the kernel asks for a name each time.
 fn forgets(node: &Node) -> bool {
     let lookups = || node.status()["counters"]["operations"]["lookup"].as_u64().unwrap_or(0);
     let before = lookups();
@@ -176,19 +176,19 @@ fn forgets(node: &Node) -> bool {
     lookups() - before >= 20
 }
 
-/// A node that no program asks vouches for nothing, and a name that it was asked for before is asked for anew.
+/// An unused node does not rely on its knowledge, and asks again for a name that it looked up before.
 fn p10_freshness_after_a_rest(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("name"), b"old").must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("name"), b"old").must("put");
     cluster.a.drain();
     let name = cluster.b.at("name");
     crate::harness::eventually(5_000, "the file is there", || {
         std::fs::read(&name).map_err(|error| error.to_string())
     });
-    // Longer than a node goes on to poll.
+    // Longer than an unused node continues to poll.
     sleep_ms(12_000);
-    hand.put(&cluster.a.at("name"), b"new").must("put");
+    process.put(&cluster.a.at("name"), b"new").must("put");
     cluster.a.drain();
     sleep_ms(1_000 + MARGIN_MS);
     assert_eq!(std::fs::read(&name).must("read"), b"new");

@@ -1,6 +1,6 @@
-//! P11 expiry: what is past its age is never served, what is used is renewed before.
+//! P11 expiry: entries past their age are never served, used ones are renewed before.
 //!
-//! The nodes live on ages of some seconds over a shared directory, whose file times are the store's time.
+//! The nodes use ages of some seconds over a shared directory, whose file times are the store's time.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt};
@@ -19,9 +19,9 @@ use crate::harness::{
 
 /// How long entries live in these tests.
 const AGE: Duration = Duration::from_secs(12);
-/// The same, as the configuration says it.
+/// The same, in the form of the configuration.
 const AGE_TEXT: &str = "12s";
-/// Before this, nothing may expire: the age less its margin, and less what clocks are read off by.
+/// Until then nothing may expire: the age less its margin, and less the error of the clock readings.
 const SURE: Duration = Duration::from_secs(10);
 
 /// Contents of each size class: in a commit, in a pack, an object of its own.
@@ -39,8 +39,8 @@ fn kind_of(path: &Path) -> Result<(), ErrorKind> {
     std::fs::symlink_metadata(path).map(drop).map_err(|error| error.kind())
 }
 
-/// Waits until a path is a miss, and fails when it is one too soon or still served past its age.
-/// `begun` is before the bytes were stored, `stored` after.
+/// Waits until a path is a miss, and fails if that happens too soon or too late. `begun` is before
+/// the bytes were stored, `stored` after.
 #[track_caller]
 fn await_expiry(path: &Path, begun: Instant, stored: Instant) {
     loop {
@@ -63,12 +63,12 @@ fn await_expiry(path: &Path, begun: Instant, stored: Instant) {
 
 fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     let cluster = Cluster::with(Store::dir, &options(io).without_renewal());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let (a, b) = (&cluster.a, &cluster.b);
     let begun = now();
-    hand.mkdir(&a.at("dir")).must("mkdir");
+    process.mkdir(&a.at("dir")).must("mkdir");
     for (name, len) in SIZES {
-        hand.put(&a.at("dir").join(name), &bytes(len)).must("put");
+        process.put(&a.at("dir").join(name), &bytes(len)).must("put");
     }
     cluster.settle();
     let stored = now();
@@ -77,32 +77,32 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
         let read = eventually(5_000, name, || std::fs::read(&path).map_err(|e| e.to_string()));
         assert!(read == bytes(len), "its bytes are on both nodes now");
     }
-    // The kernel is asked all the time, and must not remember a name for too long.
+    // The kernel is asked all the time, and must not cache a name for too long.
     for node in [a, b] {
         for (name, _) in SIZES {
             await_expiry(&node.at("dir").join(name), begun, stored);
         }
     }
     for node in [a, b] {
-        // With what was in it, the directory has gone: it was made when they were.
+        // The directory is gone with its content: it was made at the same time.
         eventually(3_000, "the directory goes", || match kind_of(&node.at("dir")) {
             Err(ErrorKind::NotFound) => Ok(()),
             other => Err(format!("{other:?}")),
         });
         assert!(tree::texts(&node.mount).is_empty());
-        let opened = hand.open(&node.at("dir/small"), OFlags::RDONLY, 0);
+        let opened = process.open(&node.at("dir/small"), OFlags::RDONLY, 0);
         assert_eq!(opened, Err(Errno::NOENT));
-        assert_eq!(hand.unlink(&node.at("dir/small")), Err(Errno::NOENT));
-        assert_eq!(hand.rename(&node.at("dir/small"), &node.at("x")), Err(Errno::NOENT));
-        assert_eq!(hand.rmdir(&node.at("dir")), Err(Errno::NOENT));
+        assert_eq!(process.unlink(&node.at("dir/small")), Err(Errno::NOENT));
+        assert_eq!(process.rename(&node.at("dir/small"), &node.at("x")), Err(Errno::NOENT));
+        assert_eq!(process.rmdir(&node.at("dir")), Err(Errno::NOENT));
     }
     // An expired name does not exist, so it can be made.
     std::fs::create_dir_all(a.at("dir")).must("mkdir -p");
     assert!(tree::texts(&a.at("dir")).is_empty(), "what is made anew is empty");
-    let fd = hand.open(&a.at("dir/small"), CREATE_NEW, 0o644).must("O_EXCL");
-    hand.write(fd, b"made anew").must("write");
-    hand.close(fd).must("close");
-    hand.put(&a.at("dir/tiny"), &bytes(300)).must("the same bytes again");
+    let fd = process.open(&a.at("dir/small"), CREATE_NEW, 0o644).must("O_EXCL");
+    process.write(fd, b"made anew").must("write");
+    process.close(fd).must("close");
+    process.put(&a.at("dir/tiny"), &bytes(300)).must("the same bytes again");
     cluster.settle();
     for (name, expected) in [("small", b"made anew".to_vec()), ("tiny", bytes(300))] {
         for node in [a, b] {
@@ -120,12 +120,12 @@ in_both_modes!(p11_expiry_is_a_miss_on_every_node);
 #[test]
 fn p11_expiry_spares_what_is_used() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (name, len) in SIZES {
-        hand.put(&cluster.a.at(name), &bytes(len)).must("put");
+        process.put(&cluster.a.at(name), &bytes(len)).must("put");
     }
     let begun = now();
-    hand.put(&cluster.a.at("unused"), b"no program opens it").must("put");
+    process.put(&cluster.a.at("unused"), b"no program opens it").must("put");
     cluster.settle();
     let stored = now();
     eventually(5_000, "all are there", || {
@@ -134,7 +134,7 @@ fn p11_expiry_spares_what_is_used() {
     });
     let mut expired = false;
     while now().duration_since(begun) < 3 * AGE + Duration::from_secs(2) {
-        // Opened on one node now and then; there on both all the time.
+        // Opened on one node from time to time; present on both all the time.
         for (name, len) in SIZES {
             let read = std::fs::read(cluster.b.at(name)).must(format_args!("read {name}"));
             assert!(read == bytes(len), "{name}");
@@ -154,20 +154,20 @@ fn p11_expiry_spares_what_is_used() {
     }
 }
 
-/// Readers of a unit open its entry point, and not each of its members each time.
+/// Readers of a unit open its entry point each time, but not each of its members.
 #[test]
 fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
     const KEY: &str = "triton/KEY";
     const ENTRY: &str = "__grp__kernel.json";
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     std::fs::create_dir_all(cluster.a.at(KEY)).must("mkdir -p");
     let key = |node: &Node| node.at(KEY);
     let begun = now();
     for (name, len) in SIZES {
-        hand.put(&key(&cluster.a).join(name), &bytes(len)).must("put");
+        process.put(&key(&cluster.a).join(name), &bytes(len)).must("put");
     }
-    hand.put(&key(&cluster.a).join(ENTRY), b"{}").must("put the marker");
+    process.put(&key(&cluster.a).join(ENTRY), b"{}").must("put the marker");
     cluster.settle();
     eventually(5_000, "the unit is there", || match std::fs::read(key(&cluster.b).join(ENTRY)) {
         Ok(_) => Ok(()),
@@ -214,30 +214,31 @@ fn p11_expiry_leaves_what_is_open(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
     let a = Node::start(&site, "a", Some(&store), options(io).without_renewal());
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let begun = now();
     for name in ["file", "edited"] {
-        hand.put(&a.at(name), &bytes(70_000)).must("put");
+        process.put(&a.at(name), &bytes(70_000)).must("put");
     }
     a.drain();
     let stored = now();
-    let fd = hand.open(&a.at("file"), OFlags::RDONLY, 0).must("open");
-    let map = hand.map(fd, 70_000, false, false).must("map");
-    let writer = hand.open(&a.at("edited"), OFlags::RDWR, 0).must("open to write");
+    let fd = process.open(&a.at("file"), OFlags::RDONLY, 0).must("open");
+    let map = process.map(fd, 70_000, false, false).must("map");
+    let writer = process.open(&a.at("edited"), OFlags::RDWR, 0).must("open to write");
     await_expiry(&a.at("file"), begun, stored);
-    assert!(hand.read(fd, 0, 80_000).must("read") == bytes(70_000));
-    assert!(hand.map_read(map, 0, 70_000) == bytes(70_000));
-    assert_eq!(hand.fstat(fd).must("fstat").size, 70_000);
-    // What a process writes is there for it, and becomes a new version with an age of its own.
-    assert!(hand.read(writer, 0, 80_000).must("read") == bytes(70_000));
-    hand.pwrite(writer, 0, b"again").must("write");
-    hand.close(writer).must("close");
+    assert!(process.read(fd, 0, 80_000).must("read") == bytes(70_000));
+    assert!(process.map_read(map, 0, 70_000) == bytes(70_000));
+    assert_eq!(process.fstat(fd).must("fstat").size, 70_000);
+    // A file that a process has open for writing exists for it, and becomes a new version with an
+    // age of its own.
+    assert!(process.read(writer, 0, 80_000).must("read") == bytes(70_000));
+    process.pwrite(writer, 0, b"again").must("write");
+    process.close(writer).must("close");
     let mut expected = bytes(70_000);
     expected[..5].copy_from_slice(b"again");
     assert!(std::fs::read(a.at("edited")).must("read") == expected);
     a.drain();
     assert!(std::fs::read(a.at("edited")).must("read") == expected);
-    assert!(hand.read(fd, 0, 80_000).must("read") == bytes(70_000));
+    assert!(process.read(fd, 0, 80_000).must("read") == bytes(70_000));
 }
 in_both_modes!(p11_expiry_leaves_what_is_open);
 
@@ -252,10 +253,10 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         if crate::harness::is_root() { 12_345 } else { rustix::process::geteuid().as_raw() };
     std::os::unix::fs::chown(a.at("used"), Some(owner), None).must("chown");
     std::fs::create_dir(a.at("idle")).must("mkdir");
-    let mut hand = SyscallProcess::new();
-    hand.put(&a.at("used/deep/file"), &bytes(9_000)).must("put");
-    hand.symlink(Path::new("file"), &a.at("used/deep/link")).must("symlink");
-    hand.put(&a.at("used/deep/lock"), b"").must("an empty file");
+    let mut process = SyscallProcess::new();
+    process.put(&a.at("used/deep/file"), &bytes(9_000)).must("put");
+    process.symlink(Path::new("file"), &a.at("used/deep/link")).must("symlink");
+    process.put(&a.at("used/deep/lock"), b"").must("an empty file");
     cluster.settle();
     let begun = now();
     eventually(5_000, "it is there", || {
@@ -273,7 +274,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         assert_eq!(tree::texts(&node.at("used/deep")), ["file", "link", "lock"]);
         assert_eq!(kind_of(&node.at("idle")), Err(ErrorKind::NotFound), "nothing is in it");
     }
-    // When no program uses it any more, all of it goes.
+    // When no program uses it any more, all of it expires.
     for node in [a, b] {
         eventually(AGE.as_millis() as u64 + 10_000, "it goes", || {
             match kind_of(&node.at("used")) {
@@ -289,7 +290,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
 fn p11_expiry_goes_by_the_stores_clock() {
     let site = Site::new();
     let store = Store::dir(&site);
-    // Nodes whose clocks are hours off, to both sides, and a store whose clock is an hour off.
+    // Nodes whose clocks are hours off, in both directions, and a store whose clock is an hour off.
     let clocks = |ahead_s: &str, faults: &str| {
         options(Io::best())
             .without_renewal()
@@ -314,7 +315,7 @@ fn p11_expiry_goes_by_the_stores_clock() {
         await_expiry(&to.at(name), begun, stored);
         await_expiry(&from.at(name), begun, stored);
     }
-    // What was learned of the store's clock is there when the store is not.
+    // What was learned about the store's clock is known while the store is down.
     let begun = now();
     SyscallProcess::new().put(&a.at("late"), &bytes(9_000)).must("put");
     a.drain();
@@ -333,29 +334,29 @@ fn p11_expiry_while_a_node_is_away() {
     let store = Store::dir(&site);
     let mut a = Node::start(&site, "a", Some(&store), options(Io::best()));
     let b = Node::start(&site, "b", Some(&store), options(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in ["old", "removed", "replaced", "mine", "kept"] {
-        hand.put(&a.at(name), format!("first version of {name}").as_bytes()).must("put");
+        process.put(&a.at(name), format!("first version of {name}").as_bytes()).must("put");
     }
     a.drain();
     eventually(5_000, "all are there", || {
         let names = tree::texts(&b.mount);
         if names.len() == 5 { Ok(()) } else { Err(format!("{names:?}")) }
     });
-    // It goes with a backlog.
+    // The node goes away with a backlog.
     store.fail();
-    hand.put(&a.at("backlog"), &bytes(9_000)).must("put");
-    hand.put(&a.at("mine"), b"second version of mine, in the journal").must("put");
-    hand.put(&a.at("replaced"), b"what a made of it").must("put");
+    process.put(&a.at("backlog"), &bytes(9_000)).must("put");
+    process.put(&a.at("mine"), b"second version of mine, in the journal").must("put");
+    process.put(&a.at("replaced"), b"what a made of it").must("put");
     a.kill_only();
     store.heal();
     sleep_ms(100);
-    hand.unlink(&b.at("removed")).must("unlink");
-    hand.put(&b.at("replaced"), b"second version of replaced").must("put");
+    process.unlink(&b.at("removed")).must("unlink");
+    process.put(&b.at("replaced"), b"second version of replaced").must("put");
     b.drain();
     let gone = now();
     while now().duration_since(gone) < AGE + AGE / 2 {
-        hand.put(&b.at("replaced"), b"second version of replaced").must("put");
+        process.put(&b.at("replaced"), b"second version of replaced").must("put");
         std::fs::read(b.at("kept")).must("read what is kept by use");
         sleep_ms(700);
     }

@@ -14,28 +14,29 @@ use crate::harness::{
 };
 
 const ENTRIES: usize = 250;
-/// What the workers' names may look like while they work.
+/// Prefixes of the workers' names while they work.
 const OWN: [&str; 3] = ["entry-", "tmp.", "probe-"];
 
-/// Puts entries by temporary and rename, with everything that programs do beside it.
+/// Puts entries by temporary and rename, with the usual other operations of programs.
 fn work(mount: &Path, who: &str) -> BTreeSet<String> {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut left = BTreeSet::new();
     for k in 0..ENTRIES {
         let (temporary, name) = (mount.join(format!("tmp.{who}.{k}")), format!("entry-{who}-{k}"));
-        // A probe for whether one may write here: made, unlinked while open, written, closed.
+        // Probes for the right to write: a file is made, unlinked while open, written, closed.
         let probe = mount.join(format!("probe-{who}"));
-        let fd = hand.open(&probe, SCRATCH, 0o600).must("a probe");
-        hand.unlink(&probe).must("unlink the probe");
-        hand.write(fd, b"x").must("write the probe");
-        hand.put_with(&temporary, CREATE_NEW, 1 << 20, 0, format!("{who} {k}").as_bytes())
+        let fd = process.open(&probe, SCRATCH, 0o600).must("a probe");
+        process.unlink(&probe).must("unlink the probe");
+        process.write(fd, b"x").must("write the probe");
+        process
+            .put_with(&temporary, CREATE_NEW, 1 << 20, 0, format!("{who} {k}").as_bytes())
             .must("put a temporary");
-        hand.rename(&temporary, &mount.join(&name)).must("rename it");
-        hand.close(fd).must("close the probe");
+        process.rename(&temporary, &mount.join(&name)).must("rename it");
+        process.close(fd).must("close the probe");
         if k % 3 == 0 {
-            let held = hand.open(&mount.join(&name), OFlags::RDONLY, 0).must("open");
-            hand.unlink(&mount.join(&name)).must("unlink while open");
-            hand.close(held).must("close");
+            let held = process.open(&mount.join(&name), OFlags::RDONLY, 0).must("open");
+            process.unlink(&mount.join(&name)).must("unlink while open");
+            process.close(held).must("close");
         } else {
             left.insert(name);
         }
@@ -93,7 +94,7 @@ pub(crate) fn under_load(cluster: &Cluster) {
     both_list(cluster, &expected);
 }
 
-/// Waits until what each node has is on the other, and both list it and nothing else.
+/// Waits until each node has the names of the other, and both list exactly those.
 fn both_list(cluster: &Cluster, expected: &[String]) {
     cluster.settle();
     for node in [&cluster.a, &cluster.b] {
@@ -114,16 +115,16 @@ fn p12_clean_directories_and_a_clean_store() {
     clean_store(&Cluster::two(Io::best()));
 }
 
-/// Temporaries that never lived long leave nothing in the store either.
+/// Short-lived temporaries leave nothing in the store either.
 pub(crate) fn clean_store(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     cluster.settle();
     let before = tree::files_below(&cluster.store.objects()).len();
     for k in 0..100 {
         let probe = cluster.a.at(format!("probe{k}"));
-        let fd = hand.open(&probe, CREATE_NEW, 0o600).must("create");
-        hand.unlink(&probe).must("unlink");
-        hand.close(fd).must("close");
+        let fd = process.open(&probe, CREATE_NEW, 0o600).must("create");
+        process.unlink(&probe).must("unlink");
+        process.close(fd).must("close");
     }
     cluster.a.drain();
     let after = tree::files_below(&cluster.store.objects()).len();
@@ -136,12 +137,12 @@ fn p12_clean_directories_of_many_names(io: Io) {
 }
 in_both_modes!(p12_clean_directories_of_many_names);
 
-/// Large directories are listed whole, in order of nothing but without gaps, while they change.
+/// Large directories are listed whole while they change, in any order but without gaps.
 pub(crate) fn many_names(cluster: &Cluster) {
-    let (dir, mut hand) = (cluster.a.at("many"), SyscallProcess::new());
-    hand.mkdir(&dir).must("mkdir");
+    let (dir, mut process) = (cluster.a.at("many"), SyscallProcess::new());
+    process.mkdir(&dir).must("mkdir");
     for k in 0..3_000 {
-        hand.put(&dir.join(format!("stay{k}")), b"s").must("put");
+        process.put(&dir.join(format!("stay{k}")), b"s").must("put");
     }
     cluster.a.drain();
     let on_b = cluster.b.at("many");
@@ -152,11 +153,11 @@ pub(crate) fn many_names(cluster: &Cluster) {
     let churn = {
         let dir = dir.clone();
         thread(move || {
-            let mut hand = SyscallProcess::new();
+            let mut process = SyscallProcess::new();
             for k in 0..300 {
                 let path: PathBuf = dir.join(format!("come-and-go{k}"));
-                hand.put(&path, b"x").must("put");
-                hand.unlink(&path).must("unlink");
+                process.put(&path, b"x").must("put");
+                process.unlink(&path).must("unlink");
             }
         })
     };
@@ -184,8 +185,8 @@ in_both_modes!(p12_clean_directories_and_their_times);
 
 /// A directory's time moves on the other node when its content changes there.
 pub(crate) fn times(cluster: &Cluster) {
-    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-    hand.mkdir(&cluster.a.at("pkg")).must("mkdir");
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    process.mkdir(&cluster.a.at("pkg")).must("mkdir");
     cluster.a.drain();
     let on_b = cluster.b.at("pkg");
     eventually(5_000, "node B has the directory", || other.stat(&on_b).map_err(|e| e.to_string()));
@@ -193,9 +194,9 @@ pub(crate) fn times(cluster: &Cluster) {
         let was = other.stat(&on_b).must("stat");
         sleep_ms(20);
         if k == 3 {
-            hand.unlink(&cluster.a.at("pkg/m0.py")).must("unlink");
+            process.unlink(&cluster.a.at("pkg/m0.py")).must("unlink");
         } else {
-            hand.put(&cluster.a.at(format!("pkg/m{k}.py")), b"pass").must("put");
+            process.put(&cluster.a.at(format!("pkg/m{k}.py")), b"pass").must("put");
         }
         cluster.a.drain();
         sleep_ms(1_150);

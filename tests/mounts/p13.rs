@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Beside the blobs: what is being written or fetched at the moment, the index, and the journal.
+/// Disk usage besides the blobs: files being written or fetched, the index, and the journal.
 const SLACK_BYTES: u64 = 12 << 20;
 const FILE_LEN: usize = 4 << 20;
 const FILES: u64 = 100;
@@ -27,10 +27,10 @@ fn content(k: u64) -> Vec<u8> {
     body::make(Id { writer: 1, seq: k }, FILE_LEN)
 }
 
-/// Writes; where unsynced bytes alone fill the tier, waits and tries again, as a program would.
-fn put_patiently(hand: &mut SyscallProcess, path: &std::path::Path, bytes: &[u8]) {
+/// Writes; if pending bytes alone fill the tier, waits and retries, as a program would.
+fn put_patiently(process: &mut SyscallProcess, path: &std::path::Path, bytes: &[u8]) {
     let start = now();
-    while let Err(errno) = hand.put(path, bytes) {
+    while let Err(errno) = process.put(path, bytes) {
         assert_eq!(errno, Errno::NOSPC, "put {}", path.display());
         assert!(start.elapsed().as_secs() < 30, "no room for 30 s");
         sleep_ms(30);
@@ -59,7 +59,7 @@ fn expect_modest(node: &Node, when: &str) {
     assert!(files < OPEN_FILES_MAX, "{when}: {files} open files");
 }
 
-/// Watches how much a directory occupies at most.
+/// Records the largest disk usage of a directory.
 fn sample(dir: PathBuf, stop: &Arc<AtomicBool>) -> (std::thread::JoinHandle<()>, Arc<AtomicU64>) {
     let (most, stop) = (Arc::new(AtomicU64::new(0)), Arc::clone(stop));
     let seen = Arc::clone(&most);
@@ -77,11 +77,11 @@ fn p13_bounded_tier_with_six_times_its_size(io: Io) {
     let cluster = Cluster::with(Store::dir, &options);
     let stop = Arc::new(AtomicBool::new(false));
     let watched = [&cluster.a, &cluster.b].map(|node| sample(node.cache.clone(), &stop));
-    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..FILES {
         let (name, bytes) = (format!("f{k}"), content(k));
-        put_patiently(&mut hand, &cluster.a.at(&name), &bytes);
-        assert!(hand.get(&cluster.a.at(&name)) == Ok(bytes), "{name} right after its close");
+        put_patiently(&mut process, &cluster.a.at(&name), &bytes);
+        assert!(process.get(&cluster.a.at(&name)) == Ok(bytes), "{name} right after its close");
         if k % 10 == 9 {
             cluster.a.drain();
             for back in [k, k - 5, k / 2] {
@@ -90,7 +90,7 @@ fn p13_bounded_tier_with_six_times_its_size(io: Io) {
                     other.get(&cluster.b.at(&name)).map_err(|errno| errno.to_string())
                 });
                 assert!(read == content(back), "{name} on node B");
-                let again = hand.get(&cluster.a.at(&name));
+                let again = process.get(&cluster.a.at(&name));
                 assert!(again == Ok(content(back)), "{name} again on node A, evicted or not");
             }
             expect_modest(&cluster.a, "the writing node");
@@ -112,37 +112,38 @@ fn p13_bounded_tier_with_six_times_its_size(io: Io) {
 }
 in_both_modes!(p13_bounded_tier_with_six_times_its_size);
 
-/// When unsynced bytes alone fill the tier, new data gets ENOSPC; everything else goes on.
+/// If pending bytes alone fill the tier, new data gets ENOSPC; everything else goes on.
 fn p13_bounded_backlog(io: Io) {
     let options = Options::new(io).cache_size("32MiB").deadline("1s");
     let cluster = Cluster::with(Store::dir, &options);
     cluster.store.fail();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let mut closed = Vec::new();
-    let refused = (0..60).find(|k| match hand.put(&cluster.a.at(format!("f{k}")), &content(*k)) {
-        Ok(()) => {
-            closed.push(*k);
-            false
-        }
-        Err(errno) => {
-            assert_eq!(errno, Errno::NOSPC, "a full tier");
-            true
-        }
-    });
+    let refused =
+        (0..60).find(|k| match process.put(&cluster.a.at(format!("f{k}")), &content(*k)) {
+            Ok(()) => {
+                closed.push(*k);
+                false
+            }
+            Err(errno) => {
+                assert_eq!(errno, Errno::NOSPC, "a full tier");
+                true
+            }
+        });
     assert!(refused.is_some(), "240 MiB fitted into a tier of 32 MiB without a store");
     assert!(closed.len() >= 5, "only {} files of 4 MiB fitted into 32 MiB", closed.len());
     for k in &closed {
-        let read = hand.get(&cluster.a.at(format!("f{k}")));
+        let read = process.get(&cluster.a.at(format!("f{k}")));
         assert!(read == Ok(content(*k)), "f{k}, which was closed well");
     }
-    let half = hand.stat(&cluster.a.at(format!("f{}", refused.unwrap_or_default())));
+    let half = process.stat(&cluster.a.at(format!("f{}", refused.unwrap_or_default())));
     assert_eq!(half.map(|stat| stat.size).err(), Some(Errno::NOENT), "the refused file");
-    hand.mkdir(&cluster.a.at("dir")).must("names still work");
-    hand.unlink(&cluster.a.at(format!("f{}", closed[0]))).must("unlink makes room");
+    process.mkdir(&cluster.a.at("dir")).must("names still work");
+    process.unlink(&cluster.a.at(format!("f{}", closed[0]))).must("unlink makes room");
     let held = tree::disk_use(&cluster.a.cache);
     assert!(held <= (32 << 20) + SLACK_BYTES, "{} MiB on disk", held >> 20);
     cluster.store.heal();
-    put_patiently(&mut hand, &cluster.a.at("after"), &content(999));
+    put_patiently(&mut process, &cluster.a.at("after"), &content(999));
     cluster.a.drain();
     eventually(10_000, "all that was closed is on node B", || {
         for k in closed[1..].iter().chain(&[]) {
@@ -163,9 +164,9 @@ in_both_modes!(p13_bounded_open_files_and_memory);
 
 /// Many open files, many names: descriptors and memory follow limits, not the load.
 pub(crate) fn many_open(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..2_000 {
-        hand.put(&cluster.a.at(format!("f{k}")), format!("{k}").as_bytes()).must("put");
+        process.put(&cluster.a.at(format!("f{k}")), format!("{k}").as_bytes()).must("put");
     }
     cluster.settle();
     eventually(10_000, "node B lists all", || {

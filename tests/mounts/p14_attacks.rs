@@ -1,7 +1,7 @@
 //! P14 isolation: two users attack each other with ordinary calls, on the mount and in a plain directory.
 //!
-//! The plain directory is the measure: each call gives the same result on both, and leaves the same files, owners and
-//! modes behind.
+//! The plain directory is the reference: each call has the same result on both, and leaves the same
+//! files, owners and modes behind.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,11 @@ use crate::harness::node::Site;
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, skipped, tree};
 
-/// A group that both may be in.
+/// A group of which both may be members.
 pub(super) const GROUP: u32 = 63_010;
 pub(super) const SECRET: &[u8] = b"A's";
 
-/// One stage for a script: a directory, who acts there, and what they were told.
+/// The stage of a script: a directory, the processes of the users, and their results.
 pub(super) struct Stage {
     pub(super) dir: PathBuf,
     pub(super) a: SyscallProcess,
@@ -62,7 +62,7 @@ impl Stage {
         self.log.push(format!("{what}: {told}"));
     }
 
-    /// Has B try something, and notes what it was told.
+    /// Runs an attempt of B, and records its result.
     pub(super) fn try_b<T>(
         &mut self,
         what: &str,
@@ -80,7 +80,7 @@ impl Stage {
         path
     }
 
-    /// Says what is there at last: names, kinds, owners, modes, bytes.
+    /// Describes the final state: names, kinds, owners, modes, bytes.
     fn left(&self) -> Vec<String> {
         let found = tree::read(&self.dir).must("read the stage");
         let with_owner = found.into_iter().map(|(path, thing)| {
@@ -92,7 +92,7 @@ impl Stage {
     }
 }
 
-/// Plays a script in a plain directory and on a mount, and compares.
+/// Runs a script in a plain directory and on a mount, and compares.
 pub(super) fn as_in_a_plain_directory(
     io: Io,
     test: &str,
@@ -151,7 +151,7 @@ fn attack(stage: &mut Stage, name: &str, path: &Path) {
     for (what, flags) in opens {
         let opened = stage.b.open(path, flags, 0o666);
         if let Ok(fd) = opened {
-            // A user who may open it may use it: the bytes that are left are compared.
+            // A user who may open it may use it; the remaining bytes are compared.
             let read = stage.b.read(fd, 0, 100).map(|read| read.len());
             let wrote = stage.b.write(fd, b"B");
             stage.log.push(format!("{name}, {what}: reads {read:?}"));
@@ -195,7 +195,7 @@ fn p14_isolation_of_files_from_others(io: Io) {
 }
 in_both_modes!(p14_isolation_of_files_from_others);
 
-/// The same by a user who is in the file's group by a supplementary group only.
+/// The same by a user whose only membership in the file's group is a supplementary one.
 fn p14_isolation_of_files_from_their_group(io: Io) {
     let test = "p14_isolation_of_files_from_their_group";
     as_in_a_plain_directory(io, test, &[GROUP, 63_011], |stage| {
@@ -207,7 +207,7 @@ fn p14_isolation_of_files_from_their_group(io: Io) {
                 attack(stage, &name, &path);
             }
         }
-        // One's own file may be given to a group that one is in, and to no other.
+        // A user may give an own file to a group of which it is a member, and to no other.
         let own = stage.at("open/own");
         stage.b.make(&own, 0o644, b"B's").must("B's file");
         for group in [GROUP, 63_011, 63_099] {
@@ -218,7 +218,7 @@ fn p14_isolation_of_files_from_their_group(io: Io) {
 }
 in_both_modes!(p14_isolation_of_files_from_their_group);
 
-/// Masks and directories that hand on their group: what a new file may be used for.
+/// Umasks and directories that pass on their group: what a new file may be used for.
 fn p14_isolation_of_new_files(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_new_files", &[GROUP], |stage| {
         for mask in [0, 0o022, 0o027, 0o077, 0o777] {
@@ -244,7 +244,7 @@ fn p14_isolation_of_new_files(io: Io) {
 }
 in_both_modes!(p14_isolation_of_new_files);
 
-/// Descriptors of directories that move, go, or are replaced by another's of the same name.
+/// Descriptors of directories that are moved, removed, or replaced by another user's of the same name.
 fn p14_isolation_below_directories_that_move(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_below_directories_that_move", &[], |stage| {
         let directory = OFlags::RDONLY | OFlags::DIRECTORY;
@@ -295,7 +295,7 @@ fn p14_isolation_below_directories_that_move(io: Io) {
 }
 in_both_modes!(p14_isolation_below_directories_that_move);
 
-/// Links: to another's file, through a descriptor, and what a symbolic link of B's makes A do.
+/// Links: to another user's file, through a descriptor, and what a symbolic link of B makes A do.
 fn p14_isolation_of_links(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_links", &[], |stage| {
         for (k, mode) in [0o600, 0o644, 0o666].into_iter().enumerate() {
@@ -307,7 +307,7 @@ fn p14_isolation_of_links(io: Io) {
                 if let Ok(fd) = stage.b.open(&path, OFlags::RDONLY, 0) {
                     let by_fd = stage.b.link_fd(fd, &stage.dir.join(format!("open/fd-{dir}{k}")));
                     stage.note(&format!("{dir}, {mode:o}, link by descriptor"), by_fd);
-                    // Mappings: what is open to be read is not mapped to be written.
+                    // Mappings: a descriptor that is open for reading cannot be mapped for writing.
                     let shared = stage.b.map(fd, 3, true, true);
                     stage.note(&format!("{dir}, {mode:o}, writable mapping"), shared);
                     let private = stage.b.map(fd, 3, true, false);
@@ -317,12 +317,12 @@ fn p14_isolation_of_links(io: Io) {
                     }
                     stage.note(&format!("{dir}, {mode:o}, private mapping"), private);
                     let again = stage.b.open(&SyscallProcess::proc_path(fd), OFlags::RDWR, 0);
-                    // Where reads are passed through, a writable mapping would be one of the blob, so the mount
-                    // refuses; docs/semantics.md says so. To write only is the same on both.
+                    // With passthrough, a writable mapping would be one of the blob, so the mount
+                    // refuses; docs/semantics.md says so. Open for writing only, both behave the same.
                     let told = if again == Err(Errno::TXTBSY) { Ok(0) } else { again };
                     stage.note(&format!("{dir}, {mode:o}, reopen to update"), told);
                     if let Ok(again) = again {
-                        // Who has a file open for writing reads what it has open there.
+                        // A process that has a file open for writing reads that version.
                         stage.b.close(again).must("close");
                     }
                     let fchmod = stage.b.fchmod(fd, 0o777);
@@ -339,7 +339,7 @@ fn p14_isolation_of_links(io: Io) {
                     let wrote = stage.b.put(name, b"B's");
                     stage.note(&format!("{dir}, {mode:o}, write"), wrote);
                 }
-                // A publishes a new version: a user who had a link has no more than before.
+                // A publishes a new version: a user who had a link gets no further access.
                 let anew = stage.a.put(&path, b"A's new text");
                 stage.note(&format!("{dir}, {mode:o}, A writes anew"), anew);
                 let read = stage.b.get(&link).map(|read| read.len());
@@ -358,7 +358,7 @@ fn p14_isolation_of_links(io: Io) {
 }
 in_both_modes!(p14_isolation_of_links);
 
-/// Sticky directories: neither another's file nor one that took the place of one's own can be removed.
+/// Sticky directories: a user can remove neither another's file nor one that took the place of its own.
 fn p14_isolation_in_sticky_directories(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_in_sticky_directories", &[], |stage| {
         let mut root = SyscallProcess::new();
@@ -403,7 +403,7 @@ fn p14_isolation_in_sticky_directories(io: Io) {
 }
 in_both_modes!(p14_isolation_in_sticky_directories);
 
-/// Root of a user namespace has no rights outside of it.
+/// Root of a user namespace has no rights outside it.
 fn p14_isolation_from_user_namespaces(io: Io) {
     let test = "p14_isolation_from_user_namespaces";
     if let Err(errno) = SyscallProcess::of(B, &[]).enter_user_namespace() {
@@ -429,7 +429,8 @@ fn p14_isolation_from_user_namespaces(io: Io) {
 }
 in_both_modes!(p14_isolation_from_user_namespaces);
 
-/// Bits that lend the rights of an owner or group go when another changes the bytes, and when the owner changes.
+/// Bits that grant the rights of an owner or group are cleared when another user changes the bytes,
+/// and when the owner changes.
 fn p14_isolation_of_set_id_bits(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_set_id_bits", &[GROUP], |stage| {
         for mode in [0o6777, 0o4777, 0o2777, 0o2767, 0o6666] {

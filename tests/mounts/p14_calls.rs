@@ -1,6 +1,7 @@
-//! P14 isolation: what two users can do to each other by set-id bits, attributes, kinds of files, and what they pass on.
+//! P14 isolation: what two users can do to each other with set-id bits, attributes, kinds of files,
+//! and passed descriptors.
 //!
-//! The measure is a plain directory, as in `p14_attacks.rs`.
+//! The reference is a plain directory, as in `p14_attacks.rs`.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
@@ -15,7 +16,7 @@ use crate::harness::command::run;
 use crate::harness::node::Site;
 use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes};
 
-/// A program of another's runs with the rights of the user that starts it, whatever its set-id bits say.
+/// Another user's program runs with the rights of the user that starts it, whatever its set-id bits say.
 fn p14_isolation_of_set_id_programs(io: Io) {
     if !can_be_others("p14_isolation_of_set_id_programs", io) {
         return;
@@ -40,7 +41,7 @@ fn p14_isolation_of_set_id_programs(io: Io) {
 }
 in_both_modes!(p14_isolation_of_set_id_programs);
 
-/// Extended attributes: which user may set which on which file, and what may not be set at all.
+/// Extended attributes: which user may set which on which file, and which cannot be set at all.
 fn p14_isolation_of_extended_attributes(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_extended_attributes", &[], |stage| {
         for mode in [0o600, 0o644, 0o666, 0o622] {
@@ -63,14 +64,14 @@ fn p14_isolation_of_extended_attributes(io: Io) {
                     "security.selinux",
                     "system.posix_acl_access",
                 ] {
-                    // Which error it is differs between file systems. That it is none would matter.
+                    // The error differs between file systems. Only success would matter.
                     let set = stage.b.setxattr(&path, name, b"\x01\0\0\x02\0\0\0\0", 0).is_ok();
                     let removed = stage.b.removexattr(&path, name).is_ok();
                     stage.log.push(format!("{dir}, {mode:o}, {name}: {set} {removed}"));
                 }
             }
         }
-        // In a sticky directory only its owner sets attributes of the directory itself.
+        // In a sticky directory only its owner can set attributes of the directory itself.
         for dir in ["open", "sticky", "readable", "private"] {
             let set = stage.b.setxattr(&stage.dir.join(dir), "user.b", b"B", 0);
             stage.note(&format!("set on {dir}"), set);
@@ -86,7 +87,7 @@ fn p14_isolation_of_extended_attributes(io: Io) {
 }
 in_both_modes!(p14_isolation_of_extended_attributes);
 
-/// Descriptors that A hands to B: what B may do goes by how A has opened, and no further.
+/// Descriptors that A passes to B: B may do what A's open mode allows, and no more.
 fn p14_isolation_of_descriptors_that_are_passed_on(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_descriptors_that_are_passed_on", &[], |stage| {
         for (what, flags) in [
@@ -134,7 +135,8 @@ fn p14_isolation_of_descriptors_that_are_passed_on(io: Io) {
 }
 in_both_modes!(p14_isolation_of_descriptors_that_are_passed_on);
 
-/// What another process has open, seen through `/proc`: another user's is closed, one's own goes by the file's mode.
+/// Files that another process has open, seen through `/proc`: those of another user are
+/// inaccessible, own ones follow the file's mode.
 fn p14_isolation_of_what_others_have_open(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_what_others_have_open", &[], |stage| {
         let mut second = SyscallProcess::of(B, &[]);
@@ -142,11 +144,11 @@ fn p14_isolation_of_what_others_have_open(io: Io) {
             for whose in ["A", "B"] {
                 let name = format!("{mode:o} of {whose}");
                 let path = stage.at(&format!("open/{name}"));
-                let hand = if whose == "A" { &mut stage.a } else { &mut stage.b };
-                hand.make(&path, 0o600, SECRET).must("a file");
-                let fd = hand.open(&path, OFlags::RDONLY, 0).must("open");
-                hand.chmod(&path, mode).must("chmod");
-                let seen = format!("/proc/{}/fd/{fd}", hand.pid());
+                let process = if whose == "A" { &mut stage.a } else { &mut stage.b };
+                process.make(&path, 0o600, SECRET).must("a file");
+                let fd = process.open(&path, OFlags::RDONLY, 0).must("open");
+                process.chmod(&path, mode).must("chmod");
+                let seen = format!("/proc/{}/fd/{fd}", process.pid());
                 let seen = Path::new(&seen);
                 for (how, flags) in [
                     ("read", OFlags::RDONLY),
@@ -159,22 +161,22 @@ fn p14_isolation_of_what_others_have_open(io: Io) {
                         second.close(fd).must("close");
                     }
                 }
-                // Where the file is one's own, emptying it has made another version, and this is still the old one.
+                // For an own file, truncating has made another version, and this is still the old one.
                 if whose == "A" {
                     let cut = second.truncate(seen, 2);
                     stage.note(&format!("{name}, truncate"), cut);
                     let marked = second.chmod(seen, 0o777);
                     stage.note(&format!("{name}, chmod"), marked);
                 }
-                let hand = if whose == "A" { &mut stage.a } else { &mut stage.b };
-                hand.close(fd).must("close");
+                let process = if whose == "A" { &mut stage.a } else { &mut stage.b };
+                process.close(fd).must("close");
             }
         }
     });
 }
 in_both_modes!(p14_isolation_of_what_others_have_open);
 
-/// Times, access, kinds of files, and links that lie in a sticky directory.
+/// Times, access, kinds of files, and links in a sticky directory.
 fn p14_isolation_of_times_kinds_and_traps(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_times_kinds_and_traps", &[], |stage| {
         for mode in [0o600, 0o644, 0o666, 0o622, 0o755] {
@@ -229,7 +231,7 @@ fn p14_isolation_of_times_kinds_and_traps(io: Io) {
 }
 in_both_modes!(p14_isolation_of_times_kinds_and_traps);
 
-/// Working directories that A removes, closes, or replaces while B stands in them.
+/// Working directories that A removes, closes, or replaces while B is in them.
 fn p14_isolation_of_working_directories(io: Io) {
     as_in_a_plain_directory(io, "p14_isolation_of_working_directories", &[], |stage| {
         for (what, mode) in
@@ -281,7 +283,7 @@ fn p14_isolation_of_working_directories(io: Io) {
             stage.b.close(fd).must("close");
             stage.b.chdir(&stage.dir.join("open")).must("chdir");
         }
-        // A file that a killed process of B's has left open under A's nose is no way in.
+        // A file that a killed process of B left open gives no access to A's file of its name.
         let path = stage.of_a("open/last", 0o600);
         let mut other = SyscallProcess::of(B, &[]);
         let opened = other.open(&path, OFlags::RDONLY, 0);

@@ -1,5 +1,5 @@
-//! P14 isolation, where what A does on one node arrives at B's on the other: while a call of B's is on its way, or
-//! below what B holds on to.
+//! P14 isolation, where A's changes on one node arrive at B's node: while a call of B is in flight,
+//! or below something that B holds open.
 
 use std::path::{Path, PathBuf};
 
@@ -7,46 +7,48 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::p14::{ByPath, OWN, SECRET, while_it_arrives};
-use super::users::{A, B, Entry, World};
+use super::users::{A, B, Entry, World, assert_none};
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
-/// Everything that B can do below a directory that is its own, or open to all.
+/// The operations of B below a directory that is its own, or open to all.
 const BELOW: [ByPath; 14] = [
-    ("read", |hand, dir| hand.get(&dir.join("entry")).map(Some)),
-    ("write", |hand, dir| hand.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
-    ("create", |hand, dir| hand.make(&dir.join("new"), 0o644, b"INTRUDER").map(|()| None)),
-    ("create what is there", |hand, dir| {
-        let fd = hand.open(&dir.join("entry"), OFlags::RDWR | OFlags::CREATE, 0o666)?;
-        let read = hand.read(fd, 0, 100)?;
-        hand.pwrite(fd, 0, b"INTRUDER")?;
-        hand.close(fd).map(|()| Some(read))
+    ("read", |process, dir| process.get(&dir.join("entry")).map(Some)),
+    ("write", |process, dir| process.put(&dir.join("entry"), b"INTRUDER").map(|()| None)),
+    ("create", |process, dir| process.make(&dir.join("new"), 0o644, b"INTRUDER").map(|()| None)),
+    ("create what is there", |process, dir| {
+        let fd = process.open(&dir.join("entry"), OFlags::RDWR | OFlags::CREATE, 0o666)?;
+        let read = process.read(fd, 0, 100)?;
+        process.pwrite(fd, 0, b"INTRUDER")?;
+        process.close(fd).map(|()| Some(read))
     }),
-    ("mkdir", |hand, dir| hand.mkdir(&dir.join("below")).map(|()| None)),
-    ("symlink", |hand, dir| hand.symlink(Path::new("entry"), &dir.join("trap")).map(|()| None)),
-    ("mknod", |hand, dir| hand.mknod(&dir.join("pipe"), 0o010_666).map(|()| None)),
-    ("unlink", |hand, dir| hand.unlink(&dir.join("entry")).map(|()| None)),
-    ("move out", |hand, dir| {
-        hand.rename(&dir.join("entry"), &dir.with_file_name("stolen")).map(|()| None)
+    ("mkdir", |process, dir| process.mkdir(&dir.join("below")).map(|()| None)),
+    ("symlink", |process, dir| {
+        process.symlink(Path::new("entry"), &dir.join("trap")).map(|()| None)
     }),
-    ("move in", |hand, dir| {
-        hand.rename(&dir.with_file_name("weapon"), &dir.join("entry")).map(|()| None)
+    ("mknod", |process, dir| process.mknod(&dir.join("pipe"), 0o010_666).map(|()| None)),
+    ("unlink", |process, dir| process.unlink(&dir.join("entry")).map(|()| None)),
+    ("move out", |process, dir| {
+        process.rename(&dir.join("entry"), &dir.with_file_name("stolen")).map(|()| None)
     }),
-    ("link in", |hand, dir| {
-        hand.link(&dir.with_file_name("weapon"), &dir.join("linked")).map(|()| None)
+    ("move in", |process, dir| {
+        process.rename(&dir.with_file_name("weapon"), &dir.join("entry")).map(|()| None)
     }),
-    ("list", |hand, dir| hand.list(dir).map(|names| Some(names.join(" ").into_bytes()))),
-    ("look up a new name", |hand, dir| hand.get(&dir.join("extra")).map(Some)),
-    ("chmod", |hand, dir| hand.chmod(&dir.join("entry"), 0o777).map(|()| None)),
+    ("link in", |process, dir| {
+        process.link(&dir.with_file_name("weapon"), &dir.join("linked")).map(|()| None)
+    }),
+    ("list", |process, dir| process.list(dir).map(|names| Some(names.join(" ").into_bytes()))),
+    ("look up a new name", |process, dir| process.get(&dir.join("extra")).map(Some)),
+    ("chmod", |process, dir| process.chmod(&dir.join("entry"), 0o777).map(|()| None)),
 ];
 
-/// Says what is in a directory, by root on one node.
+/// Lists a directory as root on one node.
 fn listed(world: &mut World, dir: &Path) -> Vec<String> {
     world.root.list(dir).unwrap_or_else(|errno| vec![errno.to_string()])
 }
 
-/// Makes directories of B's on node B, with a file of B's in each, and what B needs beside them; waits until node A has
-/// them.
+/// Makes directories of B on node B, with a file of B in each, and what B needs beside them; waits
+/// until node A has them.
 fn bs_directories(world: &mut World, names: &[String]) {
     let weapon = world.cluster.b.at("open/weapon");
     world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
@@ -64,7 +66,7 @@ fn bs_directories(world: &mut World, names: &[String]) {
     }
 }
 
-/// Has A put a closed directory of its own where B's is, with a file that only the directory protects.
+/// Puts a closed directory of A in the place of B's, with a file that only the directory protects.
 fn replace_by_as(world: &mut World, on_a: &Path) {
     world.root.unlink(&on_a.join("entry")).must("root removes B's file");
     world.root.rmdir(on_a).must("root removes B's directory");
@@ -74,12 +76,13 @@ fn replace_by_as(world: &mut World, on_a: &Path) {
     }
 }
 
-/// Reports whether what B read is something that only A's closed directory has.
+/// Reports whether B read something that only A's closed directory contains.
 fn is_as(read: &[u8]) -> bool {
     read.starts_with(&SECRET[..8]) || read.ends_with(b"extra")
 }
 
-/// B acts below its own directory, and A's closed directory of the same name arrives while the request is on its way.
+/// B acts below its own directory, and A's closed directory of the same name arrives while the
+/// request is in flight.
 fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
     let Some(mut world) =
         World::two(io, "p14_isolation_of_directories_that_are_replaced_under_a_call")
@@ -92,7 +95,7 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
     for (what, act) in BELOW {
         let name = name_of(what);
         let (on_a, on_b) = (world.cluster.a.at(&name), world.cluster.b.at(&name));
-        // The weapon is a new one each time.
+        // The file that B uses is a new one each time.
         let weapon = on_b.with_file_name("weapon");
         world.b.make(&weapon, 0o666, b"INTRUDER").must("B's other file");
         let path = on_b.clone();
@@ -126,18 +129,18 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
             }
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_directories_that_are_replaced_under_a_call);
 
-/// B stands in its directory, and has it open, when A's closed directory of the same name has arrived.
+/// B has its directory open and as its working directory when A's closed directory of the same name arrives.
 fn p14_isolation_of_directories_that_others_replaced(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_directories_that_others_replaced")
     else {
         return;
     };
     let (mut faults, mut precious, mut whole) = (Vec::new(), Vec::new(), Vec::new());
-    // What lies beside a directory is not reached from within.
+    // Nothing beside a directory can be reached from inside it.
     let within =
         BELOW.into_iter().filter(|(what, _)| !what.starts_with("move") && *what != "link in");
     let within: Vec<ByPath> = within.collect();
@@ -200,28 +203,32 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
             }
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_directories_that_others_replaced);
 
-/// A name that B's kernel believes missing, at which something of A's arrives while B makes something there.
+/// A name that B's kernel believes missing, at which an object of A arrives while B makes something there.
 fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_names_that_arrive_under_other_calls")
     else {
         return;
     };
     let makers: [ByPath; 7] = [
-        ("mkdir", |hand, path| hand.mkdir(path).map(|()| None)),
-        ("mknod", |hand, path| hand.mknod(path, 0o010_666).map(|()| None)),
-        ("symlink", |hand, path| hand.symlink(Path::new("x"), path).map(|()| None)),
-        ("link", |hand, path| hand.link(&path.with_file_name("weapon"), path).map(|()| None)),
-        ("rename", |hand, path| hand.rename(&path.with_file_name("weapon2"), path).map(|()| None)),
-        ("create new", |hand, path| {
-            let fd = hand.open(path, CREATE_NEW, 0o666)?;
-            hand.write(fd, b"INTRUDER")?;
-            hand.close(fd).map(|()| None)
+        ("mkdir", |process, path| process.mkdir(path).map(|()| None)),
+        ("mknod", |process, path| process.mknod(path, 0o010_666).map(|()| None)),
+        ("symlink", |process, path| process.symlink(Path::new("x"), path).map(|()| None)),
+        ("link", |process, path| process.link(&path.with_file_name("weapon"), path).map(|()| None)),
+        ("rename", |process, path| {
+            process.rename(&path.with_file_name("weapon2"), path).map(|()| None)
         }),
-        ("create", |hand, path| hand.put_with(path, IN_PLACE, 100, 0, b"INTRUDER").map(|()| None)),
+        ("create new", |process, path| {
+            let fd = process.open(path, CREATE_NEW, 0o666)?;
+            process.write(fd, b"INTRUDER")?;
+            process.close(fd).map(|()| None)
+        }),
+        ("create", |process, path| {
+            process.put_with(path, IN_PLACE, 100, 0, b"INTRUDER").map(|()| None)
+        }),
     ];
     let (mut faults, mut precious, mut told) = (Vec::new(), Vec::new(), Vec::new());
     for weapon in ["sticky/weapon", "sticky/weapon2"] {
@@ -272,12 +279,13 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     if !faults.is_empty() {
         faults.push(format!("B was told: {}", told.join(", ")));
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_names_that_arrive_under_other_calls);
 
-/// A takes rights away on its node. When that has arrived, B has them no more on the other, by path, from a working
-/// directory, or by a descriptor of the directory; what B has open it keeps, as on a local disk.
+/// A revokes rights on its node. When that has arrived, B no longer has them on the other node, by
+/// path, from a working directory, or through a descriptor of the directory. B keeps its open
+/// files, as on a local disk.
 fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_by_rights_that_are_taken_away") else {
         return;
@@ -356,12 +364,12 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
             faults.push(format!("in a closed directory, {way}: {result:?}"));
         }
     }
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_by_rights_that_are_taken_away);
 
-/// B has its file open for writing, A's arrives under the name, and B moves that to another name. B's close must not
-/// replace it there.
+/// B has its file open for writing, A's arrives under the name, and B moves that to another name.
+/// B's close must not replace it there.
 fn p14_isolation_of_files_that_are_moved_under_an_open_one(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_files_that_are_moved_under_an_open_one")
     else {

@@ -1,17 +1,17 @@
-//! P14 isolation, where B comes by a descriptor that says nothing of the file which has its name now.
+//! P14 isolation, where B gets a descriptor that is independent of the file which has its name now.
 //!
-//! B is the attacker, A has something to lose. What A has is looked at by root, on both nodes.
+//! B is the attacker, A the victim. Root checks A's files on both nodes.
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::p14::{BY_PATH, OWN, READ_WRITE, SECRET};
-use super::users::{A, Entry, World};
+use super::users::{A, Entry, World, assert_none};
 use crate::harness::syscall_process::IN_PLACE;
 use crate::harness::{Io, Must as _, SyscallProcess, eventually, in_both_modes};
 
-/// How B comes by a descriptor that cannot read, of a file that no process has open and no name leads to.
+/// How B gets a descriptor without read access, of a file that no process has open and no name leads to.
 #[derive(Debug, Clone, Copy)]
 enum Lost {
     /// B has published the file, and unlinks it.
@@ -22,7 +22,8 @@ enum Lost {
     RenamedOver,
 }
 
-/// A descriptor of `O_PATH` keeps an inode, and no bytes: A's file is not reached by it, whichever file has the name.
+/// A descriptor of `O_PATH` holds an inode, but no bytes: it does not reach A's file, whichever
+/// file has the name.
 fn p14_isolation_of_path_descriptors(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_path_descriptors") else { return };
     let (mut faults, mut precious) = (Vec::new(), Vec::new());
@@ -49,10 +50,10 @@ fn p14_isolation_of_path_descriptors(io: Io) {
             }
             world.a.setxattr(&path, "user.a", b"A", 0).must("A's attribute");
             let before = Entry::of(&mut world.root, &path);
-            // The second time the kernel has been told what there is to tell.
+            // The second time the kernel's cache is up to date.
             for _ in 0..2 {
                 let result = act(&mut world.b, &SyscallProcess::proc_path(fd));
-                // What is left of B's own file may be read, as on a local disk.
+                // The rest of B's own file may be read, as on a local disk.
                 let fine = match &result {
                     Err(errno) => matches!(*errno, Errno::NOENT | Errno::ACCESS),
                     Ok(read) => read.as_deref() == Some(OWN),
@@ -74,11 +75,12 @@ fn p14_isolation_of_path_descriptors(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_path_descriptors);
 
-/// A renames the file that it still writes over one that B has open: what B does by its descriptor, it does to its own.
+/// A renames the file that it still writes over one that B has open: B's operations through its
+/// descriptor affect only its own file.
 fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_files_renamed_before_their_close")
     else {
@@ -117,25 +119,25 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
         }
     }
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_files_renamed_before_their_close);
 
-/// Something that A does through a descriptor.
+/// An operation of A through a descriptor.
 type ByDescriptor = (&'static str, fn(&mut SyscallProcess, i64) -> Result<(), Errno>);
 
-/// What A does by the descriptor of a file that it has renamed over B's, and not closed.
+/// The operations of A through the descriptor of a file that it has renamed over B's, and not closed.
 const UNCLOSED: [ByDescriptor; 6] = [
-    ("fchmod", |hand, fd| hand.fchmod(fd, 0o666)),
-    ("futimens", |hand, fd| hand.futimes(fd, 1_000_000, 1)),
-    ("fsetxattr", |hand, fd| hand.fsetxattr(fd, "user.mark", b"A")),
-    ("fchown", |hand, fd| hand.fchown(fd, None, Some(A.gid))),
-    ("ftruncate", |hand, fd| hand.ftruncate(fd, 3)),
-    ("write", |hand, fd| hand.write(fd, b"INTRUDER").map(drop)),
+    ("fchmod", |process, fd| process.fchmod(fd, 0o666)),
+    ("futimens", |process, fd| process.futimes(fd, 1_000_000, 1)),
+    ("fsetxattr", |process, fd| process.fsetxattr(fd, "user.mark", b"A")),
+    ("fchown", |process, fd| process.fchown(fd, None, Some(A.gid))),
+    ("ftruncate", |process, fd| process.ftruncate(fd, 3)),
+    ("write", |process, fd| process.write(fd, b"INTRUDER").map(drop)),
 ];
 
-/// A renames the file that it still writes over one that B has published: what A does by its descriptor is done to its
-/// own file, and B's stays as it was published, on both nodes, also when A is killed.
+/// A renames the file that it still writes over one that B has published: A's operations through its descriptor
+/// affect only its own file, and B's stays as it was published, on both nodes, also when A is killed.
 fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
     let Some(mut world) = World::two(io, "p14_isolation_of_files_under_an_unclosed_one") else {
         return;
@@ -158,7 +160,7 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
             assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: whose file it is");
         }
     }
-    // What goes wrong is on its way to the other node by now.
+    // Any fault would be on its way to the other node by now.
     world.cluster.a.drain();
     for (name, before) in &precious {
         let other = world.cluster.b.at(name);
@@ -170,6 +172,6 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
     }
     a.kill(Signal::KILL);
     world.check_both(&precious, &mut faults);
-    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    assert_none(&faults);
 }
 in_both_modes!(p14_isolation_of_files_under_an_unclosed_one);

@@ -1,6 +1,6 @@
-//! P14 isolation: no user can make the daemon stall for another, whatever it takes all of.
+//! P14 isolation: no user can make the daemon stall for another, whatever resource it exhausts.
 //!
-//! B takes; A works as ever meanwhile, and each of its calls ends soon.
+//! B exhausts; meanwhile A works as usual, and each of its calls ends soon.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ use crate::harness::{
     Io, Must as _, Node, Options, SyscallProcess, eventually, in_both_modes, now, sleep_ms,
 };
 
-/// The longest that a call of A's may take on a machine that is busy with B's: less than the deadline of anything that
-/// waits, so that one that waits for B is found out.
+/// The longest that a call of A may take on a machine that is busy with B's calls. Less than the
+/// deadline of anything that waits, so that a call that waits for B is noticed.
 const SOON: Duration = Duration::from_secs(3);
 const EXCLUSIVE: u32 = 2;
 const UNLOCK: u32 = 8;
@@ -52,7 +52,7 @@ impl Scene {
         })
     }
 
-    /// Has A do all that a program does with files; nothing may fail, and nothing may take long.
+    /// Runs the usual file operations of a program as A; none may fail, and none may take long.
     fn a_works(&mut self, when: &str) {
         self.rounds += 1;
         let (a, version) = (&mut self.a, format!("A's version {}", self.rounds).into_bytes());
@@ -100,9 +100,9 @@ impl Scene {
     }
 }
 
-/// Other processes of one user that wait: for a lock, or for the first version of a file.
+/// Many processes of one user that wait: for a lock, or for the first version of a file.
 fn p14_isolation_from_crowds_that_wait(io: Io) {
-    // More than the share that one user has of the requests that wait.
+    // More than one user's share of the waiting requests.
     const CROWD: usize = 900;
     let Some(mut scene) = Scene::new(io, "p14_isolation_from_crowds_that_wait") else { return };
     let (lock, unclosed) = (scene.node.at("open/lock"), scene.node.at("open/unclosed"));
@@ -138,7 +138,8 @@ fn p14_isolation_from_crowds_that_wait(io: Io) {
 }
 in_both_modes!(p14_isolation_from_crowds_that_wait);
 
-/// B is killed again and again at calls that the kernel is to repeat: what the daemon remembers of them is no trouble to A.
+/// B is repeatedly killed during calls that the kernel should repeat: the daemon's records of them
+/// do not affect A.
 fn p14_isolation_from_calls_that_never_come_back(io: Io) {
     const CUTTERS: usize = 4_400;
     let Some(mut scene) = Scene::new(io, "p14_isolation_from_calls_that_never_come_back") else {

@@ -14,15 +14,15 @@ use crate::harness::{
 };
 
 const READERS: u64 = 3;
-/// For how long a file is rewritten under its readers, unless `HEARTHFS_TEST_READS` says how many reads there are to be,
-/// over all ways of writing.
+/// How long a file is rewritten under its readers, unless `HEARTHFS_TEST_READS` sets the number of
+/// reads over all ways of writing.
 const RACE_MS: u64 = 2_500;
-/// How long the readers of one mount take at most where the number of reads counts; the next have another mount.
+/// The longest time of readers on one mount if the number of reads counts; the next ones get another mount.
 const LONG_RACE_MS: u64 = 120_000;
-/// How often each change is made and looked at.
+/// How many times each change is made and checked.
 const ROUNDS: usize = 12;
 
-/// Returns how many reads each way of writing is to see, if a number is given.
+/// Returns how many reads each way of writing gets, if a number is set.
 fn reads_wanted(ways: u64) -> Option<u64> {
     let wanted = std::env::var("HEARTHFS_TEST_READS").ok()?;
     Some(wanted.parse::<u64>().must("HEARTHFS_TEST_READS").div_ceil(ways))
@@ -62,8 +62,8 @@ fn p15_own_node_at_once_for_readers_in_a_loop(io: Io) {
 }
 in_both_modes!(p15_own_node_at_once_for_readers_in_a_loop);
 
-/// Has one process write and others read, `reads` times in all if that is given; returns how many versions were
-/// written, and what was seen.
+/// Runs one writing process and several reading ones, for `reads` reads in all if given; returns
+/// the number of written versions, and the counts.
 fn race(
     site: &Site,
     node: &Node,
@@ -79,7 +79,7 @@ fn race(
         readers: READERS,
     };
     let mut writer = SyscallProcess::new();
-    // The first version has the length that all have when the file is not emptied.
+    // The first version has the length that all have if the file is not truncated.
     let first = Race { flags: flags | OFlags::CREATE, ..race.clone() };
     writer.rewrite_once(&first).must("the first version");
     let (ms, reads) = match reads {
@@ -98,7 +98,7 @@ fn race(
     (made, seen)
 }
 
-/// What a process that looks at a name finds, by each of the ways to look.
+/// The results of all ways to examine a name.
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     stat: Result<u64, Errno>,
@@ -107,13 +107,13 @@ struct Look {
 }
 
 impl Look {
-    fn at(hand: &mut SyscallProcess, path: &Path) -> Self {
+    fn at(process: &mut SyscallProcess, path: &Path) -> Self {
         let dir = path.parent().must("a directory above");
         let name = path.file_name().must("a name").to_string_lossy().into_owned();
         Self {
-            stat: hand.stat(path).map(|stat| stat.size),
-            open: hand.get(path),
-            is_listed: hand.list(dir).must("list").contains(&name),
+            stat: process.stat(path).map(|stat| stat.size),
+            open: process.get(path),
+            is_listed: process.list(dir).must("list").contains(&name),
         }
     }
 
@@ -126,7 +126,7 @@ impl Look {
     }
 }
 
-/// Who changes a name, and who has looked at it before and looks again.
+/// A process that changes a name, and one that has examined it before and does so again.
 struct Pair {
     actor: SyscallProcess,
     watcher: SyscallProcess,
@@ -145,7 +145,7 @@ impl Pair {
         self.node.at(name)
     }
 
-    /// Makes sure that the kernel has the name in mind, and says what was there.
+    /// Makes sure that the kernel caches the name, and returns what was there.
     fn prime(&mut self, name: &str) -> Look {
         let path = self.node.at(name);
         Look::at(&mut self.watcher, &path)
@@ -161,7 +161,7 @@ impl Pair {
     }
 }
 
-/// Files: created, closed, emptied, cut, replaced, renamed, linked and removed, each looked at before and after.
+/// Files: created, closed, truncated, replaced, renamed, linked and removed, each examined before and after.
 fn p15_own_node_at_once_for_files(io: Io) {
     let mut pair = Pair::new(io);
     for round in 0..ROUNDS {
@@ -212,8 +212,8 @@ fn p15_own_node_at_once_for_files(io: Io) {
 }
 in_both_modes!(p15_own_node_at_once_for_files);
 
-/// Two names that are exchanged, and one that is renamed without a temporary in between, while the other process has
-/// both files open.
+/// Two names that are exchanged, and one that is renamed without a temporary in between, while the
+/// other process has both files open.
 fn p15_own_node_at_once_for_names_that_are_open(io: Io) {
     let mut pair = Pair::new(io);
     for round in 0..ROUNDS {
@@ -286,8 +286,8 @@ fn p15_own_node_at_once_for_directories_and_links(io: Io) {
 }
 in_both_modes!(p15_own_node_at_once_for_directories_and_links);
 
-/// Changes modes, times and attributes of a name that the other process has just looked at, by the name and by a
-/// descriptor that is open in that way.
+/// Changes modes, times and attributes of a name that the other process has just examined, by the
+/// name and through a descriptor with these flags.
 fn attributes(io: Io, flags: OFlags) {
     let mut pair = Pair::new(io);
     for round in 0..ROUNDS {
@@ -330,11 +330,11 @@ fn p15_own_node_at_once_for_attributes_beside_a_writer(io: Io) {
 }
 in_both_modes!(p15_own_node_at_once_for_attributes_beside_a_writer);
 
-/// An entry whose bytes turn out to be lost is missing to every call that comes after the open that
-/// found it out, and can be created.
+/// An entry whose bytes turn out to be lost is missing for every call after the open that noticed
+/// it, and can be created.
 fn p15_own_node_at_once_for_lost_bytes(io: Io) {
     const FILES: usize = 12;
-    /// Too large to travel in a commit.
+    /// Too large for a commit.
     const LEN: usize = 60_000;
     let cluster = Cluster::two(io);
     let name = |k: usize| format!("entry{k}");
@@ -356,9 +356,9 @@ fn p15_own_node_at_once_for_lost_bytes(io: Io) {
     }
     for k in 0..FILES {
         let path = cluster.b.at(name(k));
-        // Found before by every process, so that the kernel remembers the name.
+        // Every process has found it before, so that the kernel caches the name.
         let known = other.stat(&path);
-        // What the first loss has hidden with it may be missing by now.
+        // The first loss may have hidden others.
         assert!(known.is_ok() || k > 0 && known == Err(Errno::NOENT), "{}: {known:?}", name(k));
         assert_eq!(reader.get(&path).err(), Some(Errno::NOENT), "open of lost bytes");
         let after = [reader.stat(&path), other.stat(&path)].map(|stat| stat.map(|_| ()));

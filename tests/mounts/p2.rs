@@ -13,33 +13,33 @@ use crate::harness::{
     tree,
 };
 
-/// How a writer writes while it dies: length of all, length of one piece, pause after each.
+/// How a writer writes while it dies: total length, length of a piece, pause after each.
 const SMALL_CHUNKS: (usize, usize, u64) = (64 << 20, 4096, 200);
 const ONE_HUGE_WRITE: (usize, usize, u64) = (256 << 20, 256 << 20, 0);
 
 #[derive(Debug, Clone, Copy)]
 enum Death {
     Killed(Signal),
-    /// Dies of a signal that it raised itself.
+    /// A signal that the process raises itself.
     Raised(i32),
 }
 
-/// Has a process open `path`, begin to write, and die of a signal before it closes.
+/// Makes a process open `path`, begin to write, and die of a signal before it closes.
 fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Death) {
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(path, flags, 0o644).must("open for writing");
-    hand.write(fd, b"the beginning of something").must("write");
+    let mut process = SyscallProcess::new();
+    let fd = process.open(path, flags, 0o644).must("open for writing");
+    process.write(fd, b"the beginning of something").must("write");
     match death {
         Death::Killed(signal) => {
             let (len, chunk, delay_us) = how;
-            hand.begin_fill(fd, len, chunk, delay_us);
+            process.begin_fill(fd, len, chunk, delay_us);
             sleep_ms(30);
-            let status = hand.kill(signal);
+            let status = process.kill(signal);
             assert!(!status.success(), "the writer was to die: {status}");
         }
         Death::Raised(number) => {
-            hand.write(fd, &vec![b'y'; 300_000]).must("write more");
-            let status = hand.leave("die", number);
+            process.write(fd, &vec![b'y'; 300_000]).must("write more");
+            let status = process.leave("die", number);
             assert!(!status.success(), "the writer was to die: {status}");
         }
     }
@@ -97,7 +97,7 @@ fn p2_killed_writer_keeps_the_old_version(io: Io) {
 }
 in_both_modes!(p2_killed_writer_keeps_the_old_version);
 
-/// Writers of names that are there die in every way; both nodes keep the old version.
+/// Writers of existing names die in every way; both nodes keep the old version.
 pub(crate) fn over_an_old_version(cluster: &Cluster) {
     let old = Id { writer: 1, seq: 0 };
     for (number, (death, how)) in deaths().into_iter().enumerate() {
@@ -131,7 +131,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
     });
 }
 
-/// While a process writes, others see the old version at once, not after a wait.
+/// While a process writes, others see the old version at once, without a wait.
 fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let path = cluster.a.at("busy");
@@ -150,17 +150,17 @@ fn p2_killed_writer_is_never_waited_for_when_there_is_a_version(io: Io) {
 }
 in_both_modes!(p2_killed_writer_is_never_waited_for_when_there_is_a_version);
 
-/// A process that ends by `exit()` or `_exit()` closes its files: that is a clean close.
+/// A process that ends with `exit()` or `_exit()` closes its files: that is a clean close.
 fn p2_killed_writer_is_not_one_that_exits(io: Io) {
     let cluster = Cluster::two(io);
     for op in ["exit", "_exit"] {
         for code in [0, 3] {
             let name = format!("{op}-{code}");
             let bytes = body::make(Id { writer: 1, seq: 1 }, 300_000);
-            let mut hand = SyscallProcess::new();
-            let fd = hand.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
-            hand.write(fd, &bytes).must("write");
-            let status = hand.leave(op, code);
+            let mut process = SyscallProcess::new();
+            let fd = process.open(&cluster.a.at(&name), IN_PLACE, 0o644).must("open");
+            process.write(fd, &bytes).must("write");
+            let status = process.leave(op, code);
             assert_eq!(status.code(), Some(code));
             let read = std::fs::read(cluster.a.at(&name)).must("read what exit() closed");
             assert!(read == bytes, "{name} holds other bytes");
@@ -176,11 +176,11 @@ in_both_modes!(p2_killed_writer_is_not_one_that_exits);
 fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = body::make(Id { writer: 1, seq: 1 }, 70_000);
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("closed"), &bytes).must("write and close");
-    let fd = hand.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
-    hand.read(fd, 0, 10).must("read");
-    hand.kill(Signal::KILL);
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("closed"), &bytes).must("write and close");
+    let fd = process.open(&cluster.a.at("closed"), OFlags::RDONLY, 0).must("open to read");
+    process.read(fd, 0, 10).must("read");
+    process.kill(Signal::KILL);
     assert!(std::fs::read(cluster.a.at("closed")).must("read") == bytes);
     let mut lock = SyscallProcess::new();
     let fd = lock.open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644).must("open");
@@ -194,15 +194,15 @@ fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
 }
 in_both_modes!(p2_killed_writer_keeps_what_it_closed_before);
 
-/// The temporary of a killed process cannot be renamed into a published name.
+/// The temporary of a killed process cannot be renamed to a published name.
 fn p2_killed_writer_before_its_rename(io: Io) {
     let cluster = Cluster::two(io);
     let (temporary, name) = (cluster.a.at("entry.tmp"), cluster.a.at("entry"));
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
-    hand.write(fd, &vec![1; 100_000]).must("write");
-    hand.rename(&temporary, &name).must("rename while it is open");
-    hand.kill(Signal::KILL);
+    let mut process = SyscallProcess::new();
+    let fd = process.open(&temporary, CREATE_NEW, 0o600).must("create a temporary");
+    process.write(fd, &vec![1; 100_000]).must("write");
+    process.rename(&temporary, &name).must("rename while it is open");
+    process.kill(Signal::KILL);
     expect_absent(&cluster, "entry", "renamed while open, then killed");
     expect_absent(&cluster, "entry.tmp", "renamed while open, then killed");
     let bytes = body::make(Id { writer: 2, seq: 2 }, 90_000);
@@ -213,7 +213,7 @@ fn p2_killed_writer_before_its_rename(io: Io) {
 }
 in_both_modes!(p2_killed_writer_before_its_rename);
 
-/// Has the child that [`SyscallProcess::fork_and_write`] forked write, and kills it when it has.
+/// Makes the child of [`SyscallProcess::fork_and_write`] write, and kills it afterwards.
 fn write_and_die(child: Pid, fd: i64, end: usize) {
     let said = |file: &str| {
         std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
@@ -226,15 +226,15 @@ fn write_and_die(child: Pid, fd: i64, end: usize) {
         if place.trim() == end.to_string() { Ok(()) } else { Err(text) }
     });
     kill_process(child, Signal::KILL).must("kill a child");
-    // No process waits for it, so it stays as a zombie; its files are closed by then.
+    // No process waits for it, so it stays a zombie; its files are closed by then.
     eventually(5_000, "the child is dead", || {
         let text = said("stat");
         if text.contains(") Z ") { Ok(()) } else { Err(text) }
     });
 }
 
-/// A child that inherited a file, goes on writing when its parent has closed it, and is killed: nothing of what it wrote
-/// is published. What the parent closed is.
+/// A child inherits a file, continues to write after its parent has closed it, and is killed:
+/// nothing that it wrote is published. What the parent closed is.
 fn p2_killed_writer_of_an_inherited_file(io: Io) {
     const CHILDS: usize = 100_000;
     let cluster = Cluster::two(io);
@@ -283,7 +283,7 @@ fn p2_killed_writer_of_an_inherited_file(io: Io) {
 }
 in_both_modes!(p2_killed_writer_of_an_inherited_file);
 
-/// Reports whether that is what a parent closed. Where it closed nothing but an empty file, there may be none.
+/// Reports whether the result is what a parent closed. If it closed only an empty file, there may be none.
 fn is_parents(read: &Result<Vec<u8>, Errno>, expected: &[u8]) -> bool {
     read.as_deref() == Ok(expected) || (expected.is_empty() && *read == Err(Errno::NOENT))
 }
@@ -298,16 +298,16 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
     for (name, len, synced) in ways {
         let path = cluster.a.at(name);
         SyscallProcess::new().put(&path, &old).must("write the old version");
-        let mut hand = SyscallProcess::new();
-        let fd = hand.open(&path, OFlags::RDWR, 0).must("open");
-        let map = hand.map(fd, LEN, true, true).must("map");
-        hand.map_write(map, 0, &new[..len]);
+        let mut process = SyscallProcess::new();
+        let fd = process.open(&path, OFlags::RDWR, 0).must("open");
+        let map = process.map(fd, LEN, true, true).must("map");
+        process.map_write(map, 0, &new[..len]);
         if synced {
-            hand.msync(map).must("msync");
+            process.msync(map).must("msync");
         }
         let read = SyscallProcess::new().get(&path).must("read while it is mapped");
         assert!(read == old, "{name}, mapped: {:?}", body::check(&read));
-        hand.kill(Signal::KILL);
+        process.kill(Signal::KILL);
         let read = SyscallProcess::new().get(&path).must("read after the kill");
         assert!(read == old, "{name}, killed: {:?}", body::check(&read));
     }
@@ -323,19 +323,19 @@ fn p2_killed_writer_through_a_mapping(io: Io) {
 }
 in_both_modes!(p2_killed_writer_through_a_mapping);
 
-/// The thread that closes the files of a killed process can be one that was ending by itself.
+/// The thread that closes the files of a killed process may have been ending by itself.
 fn p2_killed_writer_with_threads_that_end(io: Io) {
     const KILLS: u32 = 300;
     let cluster = Cluster::two(io);
     let mut published = Vec::new();
     for number in 0..KILLS {
         let path = cluster.a.at(format!("new-{number}"));
-        let mut hand = SyscallProcess::new();
-        let fd = hand.open(&path, IN_PLACE, 0o644).must("open for writing");
-        hand.write(fd, b"the beginning of something").must("write");
-        hand.churn(3);
+        let mut process = SyscallProcess::new();
+        let fd = process.open(&path, IN_PLACE, 0o644).must("open for writing");
+        process.write(fd, b"the beginning of something").must("write");
+        process.churn(3);
         sleep_ms(2);
-        hand.kill(Signal::KILL);
+        process.kill(Signal::KILL);
         published.extend(std::fs::read(&path).map(|_| number));
     }
     assert_eq!(published, Vec::<u32>::new(), "of {KILLS} killed writers");

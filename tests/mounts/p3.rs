@@ -13,9 +13,9 @@ fn version(seq: u64) -> Vec<u8> {
     body::make(Id { writer: 1, seq }, LEN)
 }
 
-/// A process that holds one version of a file, by a descriptor and by a mapping.
+/// A process that holds one version of a file, through a descriptor and through a mapping.
 struct Holder {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     fd: i64,
     map: i64,
     version: Vec<u8>,
@@ -23,19 +23,19 @@ struct Holder {
 
 impl Holder {
     fn new(path: &std::path::Path, seq: u64) -> Self {
-        let mut hand = SyscallProcess::new();
-        let fd = hand.open(path, OFlags::RDONLY, 0).must("open");
-        let map = hand.map(fd, LEN, false, seq.is_multiple_of(2)).must("map");
-        Self { hand, fd, map, version: version(seq) }
+        let mut process = SyscallProcess::new();
+        let fd = process.open(path, OFlags::RDONLY, 0).must("open");
+        let map = process.map(fd, LEN, false, seq.is_multiple_of(2)).must("map");
+        Self { process, fd, map, version: version(seq) }
     }
 
     #[track_caller]
     fn check(&mut self, when: &str) {
-        let read = self.hand.read(self.fd, 0, LEN + 1).must(format_args!("read {when}"));
+        let read = self.process.read(self.fd, 0, LEN + 1).must(format_args!("read {when}"));
         assert!(read == self.version, "{when}: the descriptor shows other bytes");
-        let mapped = self.hand.map_read(self.map, 0, LEN);
+        let mapped = self.process.map_read(self.map, 0, LEN);
         assert!(mapped == self.version, "{when}: the mapping shows other bytes");
-        let stat = self.hand.fstat(self.fd).must(format_args!("fstat {when}"));
+        let stat = self.process.fstat(self.fd).must(format_args!("fstat {when}"));
         assert_eq!(stat.size, LEN as u64, "{when}");
     }
 }
@@ -47,16 +47,16 @@ in_both_modes!(p3_stable_open_through_replace_and_unlink);
 
 /// A process that has a version open keeps it, whatever either node does to the name.
 pub(crate) fn replaced(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let on_a = cluster.a.at("file");
-    hand.put(&on_a, &version(0)).must("put");
+    process.put(&on_a, &version(0)).must("put");
     let mut holders = vec![(Holder::new(&on_a, 0), "version 0 on A")];
 
-    hand.put(&on_a, &version(1)).must("replace in place");
+    process.put(&on_a, &version(1)).must("replace in place");
     holders.push((Holder::new(&on_a, 1), "version 1 on A"));
 
-    hand.put(&cluster.a.at("tmp"), &version(2)).must("put a temporary");
-    hand.rename(&cluster.a.at("tmp"), &on_a).must("rename over");
+    process.put(&cluster.a.at("tmp"), &version(2)).must("put a temporary");
+    process.rename(&cluster.a.at("tmp"), &on_a).must("rename over");
     holders.push((Holder::new(&on_a, 2), "version 2 on A"));
     cluster.a.drain();
     let on_b = cluster.b.at("file");
@@ -66,11 +66,11 @@ pub(crate) fn replaced(cluster: &Cluster) {
     });
     holders.push((Holder::new(&on_b, 2), "version 2 on B"));
 
-    hand.truncate(&on_a, 10).must("cut it short by name");
-    hand.put(&on_a, &version(3)).must("replace again");
-    hand.rename(&on_a, &cluster.a.at("moved")).must("rename away");
-    hand.put(&on_a, &version(4)).must("another of that name");
-    hand.unlink(&on_a).must("unlink");
+    process.truncate(&on_a, 10).must("cut it short by name");
+    process.put(&on_a, &version(3)).must("replace again");
+    process.rename(&on_a, &cluster.a.at("moved")).must("rename away");
+    process.put(&on_a, &version(4)).must("another of that name");
+    process.unlink(&on_a).must("unlink");
     cluster.settle();
     eventually(5_000, "node B sees the name gone", || {
         if on_b.exists() { Err("still there".to_owned()) } else { Ok(()) }
@@ -87,12 +87,12 @@ pub(crate) fn replaced(cluster: &Cluster) {
 }
 
 fn push_through(node: &Node, prefix: &str, mib: usize) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for number in 0..mib {
         let bytes = body::make(Id { writer: 9, seq: number as u64 }, 1 << 20);
         let path = node.at(format!("{prefix}{number}"));
         let mut tries = 0;
-        while let Err(errno) = hand.put(&path, &bytes) {
+        while let Err(errno) = process.put(&path, &bytes) {
             tries += 1;
             assert!(errno == rustix::io::Errno::NOSPC && tries < 200, "put: {errno}");
             crate::harness::sleep_ms(50);
@@ -100,7 +100,7 @@ fn push_through(node: &Node, prefix: &str, mib: usize) {
     }
 }
 
-/// The size of the local tier for [`evicted`], which is to be too small for it.
+/// The size of the local tier for [`evicted`], which must be too small for it.
 pub(crate) const TIER: &str = "32MiB";
 
 fn p3_stable_open_through_eviction(io: Io) {
@@ -108,10 +108,10 @@ fn p3_stable_open_through_eviction(io: Io) {
 }
 in_both_modes!(p3_stable_open_through_eviction);
 
-/// A process that has a version open keeps it while its blob is evicted, and it is fetched again later.
+/// A process that has a version open keeps it while its blob is evicted, and the blob is fetched again later.
 pub(crate) fn evicted(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("held"), &version(0)).must("put");
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("held"), &version(0)).must("put");
     cluster.a.drain();
     let on_b = cluster.b.at("held");
     eventually(5_000, "node B shows it", || {

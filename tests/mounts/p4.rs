@@ -11,20 +11,20 @@ use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::tree::{self, Thing, Tree};
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, in_both_modes, say, wanted};
 
-/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
+/// The number of kills, unless `HEARTHFS_TEST_KILLS` sets it.
 const KILLS: u64 = 50;
-/// How many of them one cluster sees: a test's daemons do not live for ever.
+/// The most kills of one cluster: a test's daemons have a limited lifetime.
 const KILLS_OF_ONE_CLUSTER: u64 = 50;
 const WORKERS: u32 = 3;
 const NAMES: u64 = 12;
 const LEN_MAX: usize = 200_000;
 
-/// What an operation does to names, if it happens.
+/// The effect of an operation on names, if it takes effect.
 type Effect = Vec<(PathBuf, Option<Thing>)>;
 
-/// A process that works in a directory of its own, and what must be there.
+/// A process that works in a directory of its own, and the expected content.
 struct Worker {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     writer: u32,
     seq: u64,
     dice: Dice,
@@ -46,10 +46,10 @@ fn applied(model: &Tree, effect: &Effect) -> Tree {
 
 impl Worker {
     fn new(dir: PathBuf, writer: u32, seed: u64) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a worker's directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a worker's directory");
         let dice = Dice::new(u64::from(writer) * 977 + seed);
-        Self { hand, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
+        Self { process, writer, seq: 0, dice, dir, model: Tree::new(), unsure: None }
     }
 
     fn name(&mut self, kind: &str) -> PathBuf {
@@ -67,13 +67,13 @@ impl Worker {
         let thing = Thing::File(mode, len, blake3::hash(&bytes).to_hex().to_string());
         let path = self.dir.join(&name);
         let done = if sync {
-            self.hand.open(&path, IN_PLACE, 0o644).and_then(|fd| {
-                self.hand.write(fd, &bytes)?;
-                self.hand.fsync(fd)?;
-                self.hand.close(fd)
+            self.process.open(&path, IN_PLACE, 0o644).and_then(|fd| {
+                self.process.write(fd, &bytes)?;
+                self.process.fsync(fd)?;
+                self.process.close(fd)
             })
         } else {
-            self.hand.put(&path, &bytes)
+            self.process.put(&path, &bytes)
         };
         (vec![(name, Some(thing))], done)
     }
@@ -92,15 +92,15 @@ impl Worker {
     fn change_a_file(&mut self, file: &PathBuf, how: u64) -> (Effect, Result<(), Errno>) {
         let path = self.dir.join(file);
         match (how, self.model[file].clone()) {
-            (0, _) => (vec![(file.clone(), None)], self.hand.unlink(&path)),
+            (0, _) => (vec![(file.clone(), None)], self.process.unlink(&path)),
             (1, Thing::File(old, len, digest)) => {
                 let mode = if old == 0o644 { 0o755 } else { 0o644 };
                 let effect = vec![(file.clone(), Some(Thing::File(mode, len, digest)))];
-                (effect, self.hand.chmod(&path, mode))
+                (effect, self.process.chmod(&path, mode))
             }
             (_, thing) => {
                 let to = self.name("f");
-                let done = self.hand.rename(&path, &self.dir.join(&to));
+                let done = self.process.rename(&path, &self.dir.join(&to));
                 let gone = (file.clone(), None);
                 let effect = if to == *file { Vec::new() } else { vec![gone, (to, Some(thing))] };
                 (effect, done)
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Does one operation of any kind; returns what it does and what the system said.
+    /// Performs one operation of any kind; returns its effect and its result.
     fn step(&mut self) -> (Effect, Result<(), Errno>) {
         let dice = self.dice.below(20);
         if let (0..=5, Some(file)) = (dice, self.some_file()) {
@@ -120,27 +120,27 @@ impl Worker {
                 self.seq += 1;
                 let digest = blake3::hash(b"").to_hex().to_string();
                 let path = self.dir.join(&name);
-                let done = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                let done = self.process.put_with(&path, CREATE_NEW, 1, 0, &[]);
                 (vec![(name, Some(Thing::File(0o644, 0, digest)))], done)
             }
             8 => {
                 let name = self.name("d");
                 let path = self.dir.join(&name);
                 if self.model.contains_key(&name) {
-                    (vec![(name, None)], self.hand.rmdir(&path))
+                    (vec![(name, None)], self.process.rmdir(&path))
                 } else {
-                    (vec![(name, Some(Thing::Dir))], self.hand.mkdir(&path))
+                    (vec![(name, Some(Thing::Dir))], self.process.mkdir(&path))
                 }
             }
             9 => {
                 let name = self.name("s");
                 let path = self.dir.join(&name);
                 if self.model.contains_key(&name) {
-                    return (vec![(name, None)], self.hand.unlink(&path));
+                    return (vec![(name, None)], self.process.unlink(&path));
                 }
                 let target = format!("target {}", self.seq);
                 self.seq += 1;
-                let done = self.hand.symlink(std::path::Path::new(&target), &path);
+                let done = self.process.symlink(std::path::Path::new(&target), &path);
                 (vec![(name, Some(Thing::Link(target.into_bytes())))], done)
             }
             11 | 12 => {
@@ -154,8 +154,8 @@ impl Worker {
         }
     }
 
-    /// Publishes by the close of a duplicate, overwrites, and publishes again: the first version is as safe as one that
-    /// that no process has open.
+    /// Publishes by closing a duplicate, overwrites, and publishes again: the first version is as
+    /// safe as that of a file which no process has open.
     fn write_twice(&mut self, name: &PathBuf) -> (Effect, Result<(), Errno>) {
         let len = self.dice.len(LEN_MAX);
         let mode = match self.model.get(name) {
@@ -170,18 +170,18 @@ impl Worker {
         let (first, second) = (version(self.seq + 1), version(self.seq + 2));
         self.seq += 2;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-        let opened = self.hand.open(&self.dir.join(name), flags, 0o644);
+        let opened = self.process.open(&self.dir.join(name), flags, 0o644);
         let published = opened.and_then(|fd| {
-            self.hand.write(fd, &first.0)?;
-            let copy = self.hand.dup(fd)?;
-            self.hand.close(copy).map(|()| fd)
+            self.process.write(fd, &first.0)?;
+            let copy = self.process.dup(fd)?;
+            self.process.close(copy).map(|()| fd)
         });
         let fd = match published {
             Ok(fd) => fd,
             Err(errno) => return (first.1, Err(errno)),
         };
         self.model = applied(&self.model, &first.1);
-        let done = self.hand.pwrite(fd, 0, &second.0).and_then(|_| self.hand.close(fd));
+        let done = self.process.pwrite(fd, 0, &second.0).and_then(|_| self.process.close(fd));
         (second.1, done)
     }
 
@@ -192,7 +192,7 @@ impl Worker {
         is_dead(errno) || errno == Errno::IO && rustix::fs::statvfs(&self.dir).is_err_and(is_dead)
     }
 
-    /// Works until the daemon dies under it.
+    /// Works until the daemon dies.
     fn work(&mut self) {
         loop {
             let (effect, done) = self.step();
@@ -201,7 +201,7 @@ impl Worker {
                 Err(errno) if self.is_cut_off(errno) => {
                     self.unsure = Some(effect);
                     // A descriptor that the failed operation left open must not join a later one.
-                    self.hand = SyscallProcess::new();
+                    self.process = SyscallProcess::new();
                     return;
                 }
                 Err(errno) => panic!("worker {}: {effect:?}: {errno}", self.writer),
@@ -209,19 +209,19 @@ impl Worker {
         }
     }
 
-    /// A name that can be opened can be stat'ed and is listed, and the other way round; one that cannot can be created.
+    /// A name that can be opened can be stat'ed and is listed, and vice versa; one that cannot can be created.
     fn verify_names(&mut self, round: u64) {
         let listed = tree::texts(&self.dir);
         let pool = (0..NAMES).flat_map(|k| ["f", "d", "s"].map(|kind| format!("{kind}{k}")));
         for name in pool.chain(listed.iter().cloned()).collect::<BTreeSet<_>>() {
             let path = self.dir.join(&name);
-            let stat = self.hand.lstat(&path).map(drop);
+            let stat = self.process.lstat(&path).map(drop);
             let is_link = name.starts_with('s');
             let opened = if is_link {
-                self.hand.readlink(&path).map(drop)
+                self.process.readlink(&path).map(drop)
             } else {
-                let opened = self.hand.open(&path, OFlags::RDONLY, 0);
-                opened.and_then(|fd| self.hand.close(fd))
+                let opened = self.process.open(&path, OFlags::RDONLY, 0);
+                opened.and_then(|fd| self.process.close(fd))
             };
             let is_there = listed.contains(&name);
             let expected = if is_there { Ok(()) } else { Err(Errno::NOENT) };
@@ -231,14 +231,14 @@ impl Worker {
                 self.writer
             );
             if !is_there && self.dice.below(4) == 0 {
-                let made = self.hand.put_with(&path, CREATE_NEW, 1, 0, &[]);
-                made.and_then(|()| self.hand.unlink(&path)).must(format_args!("create {name}"));
+                let made = self.process.put_with(&path, CREATE_NEW, 1, 0, &[]);
+                made.and_then(|()| self.process.unlink(&path)).must(format_args!("create {name}"));
             }
         }
     }
 
-    /// Compares what is there with what must be there; the operation that was cut off may have
-    /// happened as a whole or not at all.
+    /// Compares what is there with what must be there; the interrupted operation may have taken
+    /// effect as a whole or not at all.
     fn verify(&mut self, round: u64) {
         self.verify_names(round);
         let there = tree::read(&self.dir).must("read a worker's directory");
@@ -268,12 +268,12 @@ fn p4_local_durable_through_fifty_kills(io: Io) {
 }
 in_both_modes!(p4_local_durable_through_fifty_kills);
 
-/// Kills a node over and over while processes work on it; what they were told is there, on both nodes.
+/// Kills a node repeatedly while processes work on it; everything acknowledged is there, on both nodes.
 pub(crate) fn kills(cluster: &mut Cluster, rounds: u64) {
     kills_from(cluster, rounds, 0);
 }
 
-/// The same with the choices that follow from a seed; returns how many files were written.
+/// The same with choices derived from a seed; returns how many files were written.
 fn kills_from(cluster: &mut Cluster, rounds: u64, seed: u64) -> u64 {
     let dir = |writer: u32| cluster.a.at(format!("w{writer}"));
     let mut workers: Vec<Worker> = (0..WORKERS).map(|n| Worker::new(dir(n), n, seed)).collect();
@@ -308,14 +308,14 @@ fn p4_local_durable_at_the_close(io: Io) {
 }
 in_both_modes!(p4_local_durable_at_the_close);
 
-/// The instant after `close()` returned is early enough for the kill.
+/// Kills right after `close()` has returned.
 pub(crate) fn at_the_close(cluster: &mut Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for round in 0..8 {
         let bytes = body::make(Id { writer: 1, seq: round }, 500 + 400_000 * (round % 2) as usize);
-        hand.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
-        hand.put(&cluster.a.at("same"), &bytes).must("overwrite");
-        hand.put(&cluster.a.at(format!("e{round}")), b"").must("create an empty one");
+        process.put(&cluster.a.at(format!("f{round}")), &bytes).must("put");
+        process.put(&cluster.a.at("same"), &bytes).must("overwrite");
+        process.put(&cluster.a.at(format!("e{round}")), b"").must("create an empty one");
         cluster.a.kill_only();
         cluster.a.up();
         for name in [format!("f{round}"), "same".to_owned()] {
@@ -347,7 +347,7 @@ pub(crate) fn nothing_half(cluster: &mut Cluster) {
     cluster.a.up();
     assert!(std::fs::read(cluster.a.at("f")).must("read") == old, "the old version");
     assert_eq!(tree::texts(&cluster.a.mount), ["f"]);
-    // Empty files that stand ready for the next writers are no leftovers.
+    // Empty files that are kept ready for the next writers are no leftovers.
     let mut staged = tree::files_below(&cluster.a.cache.join("v1/staging"));
     staged.retain(|file| std::fs::metadata(file).is_ok_and(|meta| meta.len() > 0));
     assert!(staged.is_empty(), "staging was not cleared: {staged:?}");

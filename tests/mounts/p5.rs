@@ -13,13 +13,13 @@ use crate::harness::{
 };
 
 const FILES: u64 = 600;
-/// The pause after each, so that the other node looks many times meanwhile.
+/// The pause after each file, so that the other node looks many times meanwhile.
 const PAUSE_MS: u64 = 4;
 
 /// Writes numbered files, and after each the same number into `count-a` and then `count-b`.
 fn count(mount: &Path, stop: &AtomicBool) -> u64 {
-    let (mut hand, mut dice) = (SyscallProcess::new(), Dice::new(5));
-    hand.mkdir(&mount.join("seq")).must("mkdir");
+    let (mut process, mut dice) = (SyscallProcess::new(), Dice::new(5));
+    process.mkdir(&mount.join("seq")).must("mkdir");
     for k in 0..FILES {
         if stop.load(Ordering::Relaxed) {
             return k;
@@ -28,13 +28,13 @@ fn count(mount: &Path, stop: &AtomicBool) -> u64 {
         let name = mount.join(format!("seq/{k}"));
         if k % 3 == 0 {
             let temporary = mount.join(format!("seq/{k}.tmp"));
-            hand.put(&temporary, &bytes).must("put a temporary");
-            hand.rename(&temporary, &name).must("rename it");
+            process.put(&temporary, &bytes).must("put a temporary");
+            process.rename(&temporary, &name).must("rename it");
         } else {
-            hand.put(&name, &bytes).must("put");
+            process.put(&name, &bytes).must("put");
         }
         for counter in ["count-a", "count-b"] {
-            hand.put(&mount.join(counter), k.to_string().as_bytes()).must("count");
+            process.put(&mount.join(counter), k.to_string().as_bytes()).must("count");
         }
         sleep_ms(PAUSE_MS);
     }
@@ -49,7 +49,7 @@ fn counted(path: &Path) -> Option<u64> {
     }
 }
 
-/// Whether what is there may be a miss because the store does not hand it out (P8).
+/// Whether a file may be a miss because the store does not answer (P8).
 #[derive(Clone, Copy, PartialEq)]
 enum Contents {
     Served,
@@ -68,10 +68,10 @@ fn expect_whole(dir: &Path, k: u64, contents: Contents, because: &str) {
     assert_eq!(body::check(&bytes), Ok(Id { writer: 1, seq: k }), "{because}");
 }
 
-/// Looks at everything that a moment's view of the other node implies.
+/// Checks everything that a moment's view of the other node implies.
 fn observe(mount: &Path, dice: &mut Dice, contents: Contents) -> u64 {
     let dir = mount.join("seq");
-    // The later counter is read first: the earlier one must have reached at least as far.
+    // The later counter is read first: the earlier one must have reached at least that value.
     if let Some(later) = counted(&mount.join("count-b")) {
         let earlier = counted(&mount.join("count-a"));
         let missed = contents == Contents::MayMiss && earlier.is_none();
@@ -105,7 +105,7 @@ fn p5_in_order_with_a_slow_and_failing_store() {
     }
 }
 
-/// One node writes files and counts them, the other looks: no count is ahead of what it counts.
+/// One node writes files and counts them, the other reads: no count is ahead of the files.
 pub(crate) fn in_order(cluster: &Cluster) {
     in_order_with(cluster, Contents::Served);
 }
@@ -138,13 +138,13 @@ fn p5_in_order_over_a_restart() {
     restarts(&mut Cluster::two(Io::best()));
 }
 
-/// The order holds over sudden ends and starts of the writing node.
+/// The order holds over abrupt ends and restarts of the writing node.
 pub(crate) fn restarts(cluster: &mut Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let dir = cluster.b.mount.clone();
     for k in 0..60 {
         let bytes = body::make(Id { writer: 1, seq: k }, 2_000 + 30_000 * (k % 7) as usize);
-        hand.put(&cluster.a.at(k.to_string()), &bytes).must("put");
+        process.put(&cluster.a.at(k.to_string()), &bytes).must("put");
         if k % 12 == 11 {
             cluster.a.kill_only();
             all_before_the_last(&dir);

@@ -57,7 +57,7 @@ pub(crate) fn writes_in_place(cluster: &Cluster) {
         let id = body::check(&bytes).must(format_args!("f{k}"));
         assert_eq!(id.seq, k);
     }
-    // And a later writer wins over both, from either side.
+    // A later writer wins over both, from either side.
     let last = body::make(Id { writer: 3, seq: 0 }, 5_000);
     other.put(&cluster.b.at("f3"), &last).must("a later writer");
     cluster.b.drain();
@@ -73,11 +73,11 @@ in_both_modes!(p7_one_winner_of_renames);
 /// Both rename their own file to the same names at the same moments.
 pub(crate) fn renames(cluster: &Cluster) {
     let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
-    let publish = |hand: &mut SyscallProcess, mount: &Path, writer: u32, k: u64| {
+    let publish = |process: &mut SyscallProcess, mount: &Path, writer: u32, k: u64| {
         let bytes = body::make(Id { writer, seq: k }, 30_000);
         let temporary = mount.join(format!("tmp.{k}"));
-        hand.put(&temporary, &bytes)?;
-        hand.rename(&temporary, &mount.join(format!("entry{k}")))
+        process.put(&temporary, &bytes)?;
+        process.rename(&temporary, &mount.join(format!("entry{k}")))
     };
     for k in 0..20 {
         let (left, right) = both(
@@ -142,7 +142,7 @@ pub(crate) fn conflicting_kinds(cluster: &Cluster) {
         let gone = std::fs::read(cluster.a.at(format!("gone{k}")));
         assert!(gone.is_err() || gone.is_ok_and(|bytes| bytes == b"new"), "gone{k}");
     }
-    // Whatever won, both nodes can go on with every name.
+    // Whichever won, both nodes can continue with every name.
     for (path, thing) in there.iter().rev() {
         let path = cluster.b.mount.join(path);
         let done = if *thing == Thing::Dir { other.rmdir(&path) } else { other.unlink(&path) };

@@ -14,7 +14,7 @@ use crate::harness::{
 };
 
 const DEADLINE_MS: u64 = 2_000;
-/// What an operation may take beyond the deadline on a busy machine.
+/// How much longer than the deadline an operation may take on a busy machine.
 const MARGIN_MS: u64 = 700;
 
 fn bytes(seq: u64, len: usize) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn options(io: Io) -> Options {
     Options::new(io).alone().deadline("2s").drain_deadline("3s")
 }
 
-/// Does one thing and fails when it takes longer than the deadline allows.
+/// Runs one operation and fails if it takes longer than the deadline allows.
 #[track_caller]
 fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     let start = now();
@@ -35,13 +35,12 @@ fn timed<T>(what: &str, work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Writes what both nodes need for the trouble to come: B has fetched `hit-*`, and knows `cold-*`
-/// by name only.
+/// Writes what both nodes need before the failure: B has fetched `hit-*`, and knows only the names of `cold-*`.
 fn prepare(cluster: &Cluster) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..4 {
-        hand.put(&cluster.a.at(format!("hit-{k}")), &bytes(k, 50_000)).must("put");
-        hand.put(&cluster.a.at(format!("cold-{k}")), &bytes(k, 1_500_000)).must("put");
+        process.put(&cluster.a.at(format!("hit-{k}")), &bytes(k, 50_000)).must("put");
+        process.put(&cluster.a.at(format!("cold-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
     eventually(5_000, "node B knows all names", || {
@@ -56,39 +55,40 @@ fn prepare(cluster: &Cluster) {
 
 /// Every operation that a program may try, each within the deadline, with the answers of section 10.
 fn use_without_a_store(node: &Node, round: u64) {
-    let (mut hand, at) = (SyscallProcess::new(), |name: &str| node.at(name));
+    let (mut process, at) = (SyscallProcess::new(), |name: &str| node.at(name));
     for k in 0..4 {
-        let read = timed("a hit", || hand.get(&at(&format!("hit-{k}"))));
+        let read = timed("a hit", || process.get(&at(&format!("hit-{k}"))));
         assert!(read == Ok(bytes(k, 50_000)), "a hit is as before");
     }
     for k in 0..2 {
-        let read = timed("content that is not here", || hand.get(&at(&format!("cold-{k}"))));
+        let read = timed("content that is not here", || process.get(&at(&format!("cold-{k}"))));
         let missed = matches!(&read, Err(Errno::NOENT)) || read == Ok(bytes(k, 1_500_000));
         assert!(missed, "content that is not here: {:?}", read.map(|bytes| bytes.len()));
-        let missing = timed("a name that no node knows", || hand.stat(&at(&format!("no-{k}"))));
+        let missing = timed("a name that no node knows", || process.stat(&at(&format!("no-{k}"))));
         assert_eq!(missing, Err(Errno::NOENT));
     }
     timed("readdir", || tree::names(&node.mount)).must("readdir");
     timed("statfs", || rustix::fs::statvfs(&node.mount)).must("statfs");
-    timed("stat", || hand.stat(&at("hit-0"))).must("stat");
+    timed("stat", || process.stat(&at("hit-0"))).must("stat");
     let (new, moved) = (format!("new-{round}"), format!("moved-{round}"));
-    timed("create, write, close", || hand.put(&at(&new), &bytes(90, 200_000))).must("put");
-    let read = timed("read what was just written", || hand.get(&at(&new)));
+    timed("create, write, close", || process.put(&at(&new), &bytes(90, 200_000))).must("put");
+    let read = timed("read what was just written", || process.get(&at(&new)));
     assert!(read == Ok(bytes(90, 200_000)));
-    timed("overwrite a hit", || hand.put(&at("hit-3"), &bytes(3, 50_000))).must("put");
-    timed("overwrite what is not here", || hand.put(&at("cold-3"), &bytes(7, 9_000))).must("put");
-    timed("rename", || hand.rename(&at(&new), &at(&moved))).must("rename");
-    timed("mkdir", || hand.mkdir(&at(&format!("dir-{round}")))).must("mkdir");
-    timed("chmod", || hand.chmod(&at(&moved), 0o600)).must("chmod");
-    timed("symlink", || hand.symlink(Path::new("hit-0"), &at(&format!("link-{round}"))))
+    timed("overwrite a hit", || process.put(&at("hit-3"), &bytes(3, 50_000))).must("put");
+    timed("overwrite what is not here", || process.put(&at("cold-3"), &bytes(7, 9_000)))
+        .must("put");
+    timed("rename", || process.rename(&at(&new), &at(&moved))).must("rename");
+    timed("mkdir", || process.mkdir(&at(&format!("dir-{round}")))).must("mkdir");
+    timed("chmod", || process.chmod(&at(&moved), 0o600)).must("chmod");
+    timed("symlink", || process.symlink(Path::new("hit-0"), &at(&format!("link-{round}"))))
         .must("symlink");
-    let fd = timed("open to append", || hand.open(&at(&moved), OFlags::RDWR, 0)).must("open");
-    timed("write", || hand.pwrite(fd, 0, b"changed")).must("write");
-    timed("fsync", || hand.fsync(fd)).must("fsync");
-    timed("close", || hand.close(fd)).must("close");
-    timed("unlink", || hand.unlink(&at(&format!("link-{round}")))).must("unlink");
+    let fd = timed("open to append", || process.open(&at(&moved), OFlags::RDWR, 0)).must("open");
+    timed("write", || process.pwrite(fd, 0, b"changed")).must("write");
+    timed("fsync", || process.fsync(fd)).must("fsync");
+    timed("close", || process.close(fd)).must("close");
+    timed("unlink", || process.unlink(&at(&format!("link-{round}")))).must("unlink");
     let opened = timed("open to write what is not here", || {
-        hand.open(&at("cold-2"), OFlags::RDWR, 0).and_then(|fd| hand.close(fd))
+        process.open(&at("cold-2"), OFlags::RDWR, 0).and_then(|fd| process.close(fd))
     });
     assert!(matches!(opened, Ok(()) | Err(Errno::NOENT)), "{opened:?}");
 }
@@ -130,7 +130,7 @@ fn p8_never_in_the_way_while_the_store_fails(io: Io) {
 }
 in_both_modes!(p8_never_in_the_way_while_the_store_fails);
 
-/// A network disk that was unmounted: what is written meanwhile must not end in the empty place.
+/// A network disk that was unmounted: writes meanwhile must not end in the empty place.
 #[test]
 fn p8_never_in_the_way_while_the_store_is_an_empty_place() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
@@ -163,12 +163,12 @@ in_both_modes!(p8_never_in_the_way_of_an_orderly_end);
 #[test]
 fn p8_never_in_the_way_of_a_store_that_flaps() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..40 {
         if k % 4 == 0 {
             cluster.store.fail();
         }
-        timed("put", || hand.put(&cluster.a.at(format!("f{k}")), &bytes(k, 20_000))).must("put");
+        timed("put", || process.put(&cluster.a.at(format!("f{k}")), &bytes(k, 20_000))).must("put");
         crate::harness::sleep_ms(60);
         if k % 4 == 2 {
             cluster.store.heal();
@@ -200,9 +200,9 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
         cluster.store.trouble(trouble);
         use_without_a_store(&cluster.b, round as u64);
         cluster.store.heal();
-        // For the next round everything is as at first, but for what that round made.
-        let mut hand = SyscallProcess::new();
-        hand.put(&cluster.a.at("cold-3"), &bytes(3, 1_500_000)).must("put");
+        // For the next round everything is as at the beginning, except what that round made.
+        let mut process = SyscallProcess::new();
+        process.put(&cluster.a.at("cold-3"), &bytes(3, 1_500_000)).must("put");
         cluster.settle();
     }
     for k in 0..3 {
@@ -223,10 +223,10 @@ in_both_modes!(p8_never_in_the_way_of_a_failing_server);
 #[test]
 fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()).alone().deadline("20s"));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for k in 0..6 {
         // Each one is an object of its own.
-        hand.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");
+        process.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
     eventually(5_000, "node B knows all names", || {
@@ -262,8 +262,8 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
 fn p8_never_in_the_way_of_a_start() {
     let mut cluster = Cluster::with(Store::s3, &options(Io::best()));
     prepare(&cluster);
-    // What a node has learned from others is on its disk within two seconds; what it published itself
-    // is there at once (P4).
+    // What a node has learned from others is on its disk within two seconds; what it published
+    // itself is there at once (P4).
     crate::harness::sleep_ms(2_000);
     for trouble in [Trouble::Down, Trouble::Hang, Trouble::Errors(100)] {
         cluster.b.kill_only();

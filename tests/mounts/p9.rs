@@ -48,7 +48,7 @@ fn damage(path: &Path, how: Damage) {
     }
 }
 
-/// Reads a name that may be damaged: whole and right, or not there. Anything else fails.
+/// Reads a name that may be damaged: it must be whole and right, or missing.
 #[track_caller]
 fn right_or_missing(path: &Path, right: &[u8], when: &str) -> bool {
     for _ in 0..2 {
@@ -69,13 +69,12 @@ fn right_or_missing(path: &Path, right: &[u8], when: &str) -> bool {
     std::fs::read(path).is_ok()
 }
 
-/// The next write of the same content, and of other content, is seen whole on all nodes, the fresh
-/// ones included.
+/// The next write of the same content, and of other content, is seen whole on all nodes, including fresh ones.
 fn heals(cluster: &Cluster, writer: &Node, others: &[&Node], name: &str, same: &[u8]) {
     let other = bytes(1_000, same.len() + 1);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for content in [same, &other[..], same] {
-        hand.put(&writer.at(name), content).must(format_args!("write {name} again"));
+        process.put(&writer.at(name), content).must(format_args!("write {name} again"));
         let read = std::fs::read(writer.at(name)).must("read what was written");
         assert!(read == content, "the writer reads other bytes of {name}");
         writer.drain();
@@ -116,7 +115,7 @@ fn damaged_objects(cluster: &mut Cluster, folder: &str, len: usize) {
         right_or_missing(&cluster.b.at(&name), &content, &when);
         let on_a = std::fs::read(cluster.a.at(&name)).must("the writer's own copy is good");
         assert!(on_a == content, "{when}: the writer's own copy");
-        // B heals what B missed; A, who has it, heals by writing as well.
+        // B repairs what it missed. A, which has the bytes, repairs it by writing as well.
         let (writer, other) =
             if k % 2 == 0 { (&cluster.b, &cluster.a) } else { (&cluster.a, &cluster.b) };
         heals(cluster, writer, &[other], &name, &content);
@@ -150,7 +149,7 @@ fn p9_self_healing_of_damaged_commits() {
     damaged_commits(&mut Cluster::two(Io::best()));
 }
 
-/// Damages the blobs on the disk of a node that has stopped, orderly or not.
+/// Damages the blobs on the disk of a node that was stopped or killed.
 fn p9_self_healing_of_damaged_local_blobs(io: Io) {
     for orderly in [true, false] {
         let mut cluster = Cluster::two(io);
@@ -185,15 +184,15 @@ fn p9_self_healing_of_damaged_local_blobs(io: Io) {
 }
 in_both_modes!(p9_self_healing_of_damaged_local_blobs);
 
-/// A damaged journal record costs at most what it held: the node starts, and nothing is wrong.
+/// A damaged journal record costs at most its content: the node starts, and every name is right or missing.
 #[test]
 fn p9_self_healing_of_a_damaged_journal() {
     for how in [Damage::Bit(10), Damage::Bit(50), Damage::Bit(95), Damage::Half] {
         let mut cluster = Cluster::two(Io::best());
         cluster.store.fail();
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for k in 0..10 {
-            hand.put(&cluster.a.at(format!("f{k}")), &bytes(k, SMALL)).must("put");
+            process.put(&cluster.a.at(format!("f{k}")), &bytes(k, SMALL)).must("put");
         }
         cluster.a.kill_only();
         cluster.store.heal();
@@ -205,7 +204,7 @@ fn p9_self_healing_of_a_damaged_journal() {
         for path in &records {
             damage(path, how);
         }
-        // The damage is to be reported: once, and by name.
+        // The damage must be logged: once, and by name.
         cluster.a.expect_error("journal");
         cluster.a.up();
         for k in 0..10 {

@@ -28,7 +28,7 @@ fn browser(test: &str) -> Option<&'static str> {
     found
 }
 
-/// Opens a page, lets `wait_ms` of its time go by, and returns the document as it is then, with what the browser says of it.
+/// Opens a page, waits for `wait_ms` of its time, and returns the document with the browser's messages.
 fn opened(browser: &str, site: &Site, address: &str, wait_ms: u32, more: &[&str]) -> Said {
     let mut command = Command::new(browser);
     let profile = site.dir("browser");
@@ -68,7 +68,7 @@ fn page_shows_what_a_mount_does_in_a_browser() {
     let store = Store::s3(&site);
     let address = free_address();
     let options = Options::new(Io::best()).deadline("1s").variable("HEARTHFS_METRICS", &address);
-    // Its name is no markup, wherever it is shown.
+    // Its name must not be interpreted as markup anywhere.
     let node = Node::start(&site, "a<i>b", Some(&store), options);
     let seen = |wait_ms| {
         let said = opened(browser, &site, &address, wait_ms, &[]);
@@ -119,7 +119,7 @@ fn page_shows_what_a_mount_does_in_a_browser() {
     store.heal();
 }
 
-/// Lets several clients compile and find their entries until it is told to end.
+/// Lets several clients compile and find their entries until the test ends.
 fn work(node: &Node, ended: &Arc<AtomicBool>) -> JoinHandle<()> {
     let (mount, ended) = (node.mount.clone(), Arc::clone(ended));
     thread(move || {
@@ -147,10 +147,10 @@ fn work(node: &Node, ended: &Arc<AtomicBool>) -> JoinHandle<()> {
     })
 }
 
-/// Leaves pictures of what the page shows, in the directory that the variable names.
+/// Saves pictures of the page, in the directory that the variable names.
 fn pictures(browser: &str, site: &Site, address: &str, state: &str) {
     let Some(dir) = std::env::var_os(PICTURES) else { return };
-    // The browser's numbers of the two.
+    // The browser's numbers for the two themes.
     let themes = [("dark", 0), ("light", 1)];
     for (width, (theme, scheme)) in [400, 1280].into_iter().flat_map(|w| themes.map(|t| (w, t))) {
         let picture = Path::new(&dir).join(format!("{state}-{width}-{theme}.png"));

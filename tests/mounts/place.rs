@@ -1,4 +1,4 @@
-//! A node whose store is not where it was: a share that is not mounted, an empty directory, another store.
+//! A node whose store is missing: a share that is not mounted, an empty directory, another store.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ fn body(seq: u64) -> Vec<u8> {
 }
 
 fn write(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        hand.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
+        process.put(&node.at(format!("{prefix}{seq}")), &body(seq)).must("put a file");
     }
 }
 
 fn reads(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for seq in seqs {
-        let read = hand.get(&node.at(format!("{prefix}{seq}")));
+        let read = process.get(&node.at(format!("{prefix}{seq}")));
         assert!(read == Ok(body(seq)), "{prefix}{seq}: {:?}", read.map(|bytes| bytes.len()));
     }
 }
@@ -38,11 +38,19 @@ fn health(node: &Node) -> (bool, String) {
     (up, status["health"]["last_error"].as_str().unwrap_or_default().to_owned())
 }
 
+/// Waits until a node knows that its store is down.
+fn await_outage(node: &Node) {
+    eventually(20_000, "the outage is known", || {
+        let (up, why) = health(node);
+        if up { Err(why) } else { Ok(()) }
+    });
+}
+
 fn is_empty(dir: &Path) -> bool {
     std::fs::read_dir(dir).must("read the directory").next().is_none()
 }
 
-/// What a node has acknowledged reaches the others, whatever was in the place of the store meanwhile.
+/// Acknowledged changes of a node reach the others, whatever was in the place of the store meanwhile.
 fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     let mut cluster = Cluster::two(io);
     write(&cluster.a, "old", 0..12);
@@ -58,7 +66,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     assert!(!up && why.contains(&cluster.store.url()) && why.contains("hearthfs init"), "{why}");
     let said = cluster.a.log().lines().filter(|line| line.contains("hearthfs init")).count();
     assert_eq!(said, 1, "{}", cluster.a.log());
-    // It dies and starts again in between, and finds no directory at all then.
+    // The daemon dies and restarts in between, and then finds no directory at all.
     cluster.a.kill_only();
     assert!(is_empty(&cluster.store.objects()), "nothing is written there");
     std::fs::remove_dir(cluster.store.objects()).must("take the empty one away");
@@ -67,7 +75,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     reads(&cluster.a, "mine", 0..5);
     write(&cluster.a, "mine", 5..8);
     assert!(!health(&cluster.a).0 && !cluster.store.objects().exists());
-    // The share is there again.
+    // The share is back.
     std::fs::create_dir(cluster.store.objects()).must("its mount point");
     cluster.store.heal();
     cluster.b.up();
@@ -82,8 +90,8 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
 }
 in_both_modes!(p4_local_durable_while_the_share_is_not_mounted);
 
-/// A store that was made by another node on the bare mount point is not the known one either, at the start and
-/// while it is mounted.
+/// A store that another node made on the bare mount point is not the known one either, at the start
+/// and while mounted.
 #[test]
 fn p4_local_durable_beside_another_store_in_the_same_place() {
     let mut cluster = Cluster::two(Io::best());
@@ -115,7 +123,7 @@ fn p4_local_durable_beside_another_store_in_the_same_place() {
     reads(&cluster.b, "mine", 0..5);
 }
 
-/// A directory that does not exist is made only for a node that knows no store, and only in one that exists.
+/// A missing directory is made only for a node that knows no store, and only in an existing directory.
 #[test]
 fn place_of_a_directory_that_does_not_exist() {
     let site = &Site::new();
@@ -148,10 +156,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
     let mount = cluster.a.mount.to_string_lossy().into_owned();
     cluster.store.vanish();
     write(&cluster.a, "first", 0..1);
-    eventually(20_000, "it is known", || {
-        let (up, why) = health(&cluster.a);
-        if up { Err(why) } else { Ok(()) }
-    });
+    await_outage(&cluster.a);
     let script = format!("for n in 1 2 3 4; do echo $n > {mount}/new$n; done; exit 7");
     let began = now();
     let said = cluster.a.command(&["run", "--mount", &mount, "--", "sh", "-c", &script]);
@@ -167,7 +172,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
     assert_eq!(said.code(), 1, "{said:?}");
     assert!(said.err.contains("draining: ") && said.err.contains("error: "), "{said:?}");
     assert!(said.err.matches(&cluster.store.url()).count() >= 2, "{said:?}");
-    // What is down for a moment only does not end it.
+    // A short outage does not end it.
     cluster.store.heal();
     let said = cluster.a.command(&["run", "--mount", &mount, "--", "true"]);
     assert!(said.code() == 0 && said.err.contains("drained in"), "{said:?}");
@@ -179,7 +184,7 @@ fn run_ends_at_once_when_the_store_is_down(io: Io) {
 }
 in_both_modes!(run_ends_at_once_when_the_store_is_down);
 
-/// The same where a server hangs, is gone, or refuses every request.
+/// The same if a server hangs, is gone, or refuses every request.
 #[test]
 fn run_ends_at_once_when_a_server_is_down() {
     for trouble in [Trouble::Hang, Trouble::Down, Trouble::Forbidden] {
@@ -188,10 +193,7 @@ fn run_ends_at_once_when_a_server_is_down() {
         let mount = cluster.a.mount.to_string_lossy().into_owned();
         cluster.store.trouble(trouble);
         write(&cluster.a, "first", 0..1);
-        eventually(20_000, "it is known", || {
-            let (up, why) = health(&cluster.a);
-            if up { Err(why) } else { Ok(()) }
-        });
+        await_outage(&cluster.a);
         let script = format!("echo 1 > {mount}/new");
         let began = now();
         let said = cluster.a.command(&["run", "--mount", &mount, "--", "sh", "-c", &script]);
@@ -205,7 +207,7 @@ fn run_ends_at_once_when_a_server_is_down() {
     }
 }
 
-/// A store that fails while a command's files are sent has the time that is set for it.
+/// If a store fails while a command's files are uploaded, the command waits for the configured time.
 #[test]
 fn run_waits_for_a_store_that_fails_while_it_drains() {
     let options = Options::new(Io::best()).alone().deadline("2s");
@@ -219,11 +221,8 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
     let words = ["run", "--mount", &mount, "--", "sh", "-c", &script];
     std::thread::scope(|scope| {
         let running = scope.spawn(|| cluster.a.command(&words));
-        eventually(20_000, "it is known", || {
-            let (up, why) = health(&cluster.a);
-            if up { Err(why) } else { Ok(()) }
-        });
-        // As long as a probe takes, and longer.
+        await_outage(&cluster.a);
+        // Longer than a probe takes.
         assert_eq!(cluster.a.command(&["drain", &mount, "--timeout", "4s"]).code(), 1);
         assert!(!running.is_finished(), "{:?}", running.join().must("run"));
         cluster.store.heal();
@@ -233,7 +232,7 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
     });
 }
 
-/// A mount in the background says of the store what only its log would say otherwise.
+/// A mount in the background prints what otherwise only its log would say about the store.
 #[test]
 fn place_of_a_new_store_is_said() {
     let site = &Site::new();

@@ -1,8 +1,7 @@
-//! Other people's POSIX suites on the mount: `pjdfstest` and `fsx`, in both I/O modes.
+//! Other projects' POSIX suites on the mount: `pjdfstest` and `fsx`, in both I/O modes.
 //!
-//! What does not behave as on ext4 stands in `tests/posix/pjdfstest.expected`, each line with its
-//! reason. A test that fails or is skipped without standing there fails; so does one that stands
-//! there and passes.
+//! Deviations from ext4 are listed in `tests/posix/pjdfstest.expected`, each line with its reason. A
+//! test that fails or is skipped without being listed is a failure; so is a listed test that passes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,10 +18,10 @@ const CONFIG: &str = include_str!("../posix/pjdfstest.toml");
 const TESTS_MIN: usize = 390;
 const LIMIT_MS: u64 = 200_000;
 const FSX_CONFIG: &str = include_str!("../posix/fsx.toml");
-/// How many operations one run has: a test's daemon does not live for ever, so each run has its own.
+/// The operations of one run: a test's daemon has a limited lifetime, so each run has its own.
 const FSX_OPERATIONS: &str = "25000";
-/// How many runs each of the two tests has, in each mode, unless `HEARTHFS_FSX_RUNS` says otherwise: 100,000 operations in
-/// all. 20 make it 1,000,000, which takes about a quarter of an hour.
+/// The number of runs of each of the two tests, in each mode, unless `HEARTHFS_FSX_RUNS` sets it:
+/// 100,000 operations in all. 20 runs make 1,000,000, which take about a quarter of an hour.
 const FSX_RUNS: u64 = 2;
 const FSX_SEED: u64 = 42;
 
@@ -113,8 +112,8 @@ fn open_to_all(dir: &Path) {
     std::fs::set_permissions(dir, open).must("let other users in");
 }
 
-/// Random reads, writes, mappings, truncations and holes, compared with a copy in memory; and what
-/// comes out of it is the same on the other node. Each store through a mapping is synced, and nothing is closed.
+/// Random reads, writes, mappings, truncations and holes, compared with a copy in memory; the result
+/// is the same on the other node. Each store through a mapping is synced, and nothing is closed.
 fn posix_suites_fsx(io: Io) {
     fsx(io, "posix_suites_fsx", None);
 }

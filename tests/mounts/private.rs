@@ -1,4 +1,4 @@
-//! A private mount serves what all nodes share, and keeps what programs write on it to its node.
+//! A private mount serves what all nodes share, and keeps what programs write on its node.
 
 use rustix::fs::OFlags;
 use serde_json::Value;
@@ -11,13 +11,13 @@ use crate::harness::{
 };
 use crate::stores::Unable;
 
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 
 /// Starts two nodes, the second a private one.
 fn cluster(io: Io) -> Cluster {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
-    // The store is made by a node that may write it.
+    // The store is made by a node that may write to it.
     SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
     cluster.a.drain();
     cluster.b.stop();
@@ -39,10 +39,10 @@ fn has(node: &Node, at: &str, bytes: &[u8]) {
 
 fn private_mounts_keep_what_is_written(io: Io) {
     let mut cluster = cluster(io);
-    let (a, mut hand) = (&cluster.a, SyscallProcess::new());
-    hand.mkdir(&a.at("d")).must("mkdir");
+    let (a, mut process) = (&cluster.a, SyscallProcess::new());
+    process.mkdir(&a.at("d")).must("mkdir");
     for at in ["kept", "replaced", "removed", "d/moved", "mode"] {
-        hand.put(&a.at(at), at.as_bytes()).must("put");
+        process.put(&a.at(at), at.as_bytes()).must("put");
     }
     a.drain();
     has(&cluster.b, "mode", b"mode");
@@ -50,22 +50,22 @@ fn private_mounts_keep_what_is_written(io: Io) {
     let before = objects(&cluster);
     let b = &cluster.b;
     assert_eq!((&b.status()["private"], &b.status()["read_only"]), (&true.into(), &false.into()));
-    hand.put(&b.at("new"), b"of b").must("put");
-    hand.put(&b.at("temporary"), b"of b, too").must("put");
-    hand.rename(&b.at("temporary"), &b.at("replaced")).must("rename");
-    hand.unlink(&b.at("removed")).must("unlink");
-    hand.rename(&b.at("d/moved"), &b.at("moved")).must("rename");
-    hand.rmdir(&b.at("d")).must("rmdir");
-    hand.chmod(&b.at("mode"), 0o600).must("chmod");
-    let fd = hand.open(&b.at("kept"), OFlags::WRONLY | OFlags::APPEND, 0).must("open");
-    hand.write(fd, b" and more").must("write");
-    hand.close(fd).must("close");
+    process.put(&b.at("new"), b"of b").must("put");
+    process.put(&b.at("temporary"), b"of b, too").must("put");
+    process.rename(&b.at("temporary"), &b.at("replaced")).must("rename");
+    process.unlink(&b.at("removed")).must("unlink");
+    process.rename(&b.at("d/moved"), &b.at("moved")).must("rename");
+    process.rmdir(&b.at("d")).must("rmdir");
+    process.chmod(&b.at("mode"), 0o600).must("chmod");
+    let fd = process.open(&b.at("kept"), OFlags::WRONLY | OFlags::APPEND, 0).must("open");
+    process.write(fd, b" and more").must("write");
+    process.close(fd).must("close");
     b.drain();
     let own = tree::read(&b.mount).must("read");
     let names: Vec<String> = own.keys().map(|at| at.to_string_lossy().into_owned()).collect();
     assert_eq!(names, ["first", "kept", "mode", "moved", "new", "replaced"]);
-    assert_eq!(hand.get(&b.at("kept")).must("read"), b"kept and more");
-    assert_eq!(hand.get(&b.at("moved")).must("read"), b"d/moved");
+    assert_eq!(process.get(&b.at("kept")).must("read"), b"kept and more");
+    assert_eq!(process.get(&b.at("moved")).must("read"), b"d/moved");
     assert_eq!(b.status()["backlog"]["records"], 0);
     for kill in [false, true] {
         if kill {
@@ -80,15 +80,15 @@ fn private_mounts_keep_what_is_written(io: Io) {
     let there = tree::read(&cluster.a.mount).must("read");
     assert!(there == shared, "{}", tree::difference(&there, &shared));
     assert_eq!(objects(&cluster), before, "a private mount writes nothing into the store");
-    // What is published later takes the place of what was written here.
-    hand.put(&cluster.a.at("replaced"), b"of a, later").must("put");
+    // A later publish replaces what was written here.
+    process.put(&cluster.a.at("replaced"), b"of a, later").must("put");
     cluster.a.drain();
     has(&cluster.b, "replaced", b"of a, later");
     has(&cluster.b, "new", b"of b");
 }
 in_both_modes!(private_mounts_keep_what_is_written);
 
-/// Credentials that only read are enough for a private and for a read-only mount, which try nothing else.
+/// Read-only credentials are enough for a private and for a read-only mount, which need no other rights.
 fn private_mounts_need_no_right_to_write(io: Io) {
     let mut cluster = Cluster::with(Store::s3, &Options::new(io));
     SyscallProcess::new().put(&cluster.a.at("first"), b"x").must("put");
@@ -112,26 +112,27 @@ fn private_mounts_need_no_right_to_write(io: Io) {
 }
 in_both_modes!(private_mounts_need_no_right_to_write);
 
-/// A tier that is too small for what is written lets the least recently used go; no program gets an error.
+/// If the tier is too small for what is written, the least recently used entries are evicted; no
+/// program gets an error.
 fn private_mounts_evict_what_is_used_least(io: Io) {
     let mut cluster = cluster(io);
     cluster.b.stop();
     cluster.b.set_options(Options::new(io).private().cache_size("16MiB"));
     cluster.b.up();
-    let (mut hand, body) = (SyscallProcess::new(), vec![7_u8; 1 << 20]);
+    let (mut process, body) = (SyscallProcess::new(), vec![7_u8; 1 << 20]);
     for n in 0..48_u8 {
         let mut body = body.clone();
         body[0] = n;
-        hand.put(&cluster.b.at(format!("f{n}")), &body).must("put");
+        process.put(&cluster.b.at(format!("f{n}")), &body).must("put");
     }
-    let there = (0..48).filter(|n| hand.get(&cluster.b.at(format!("f{n}"))).is_ok()).count();
+    let there = (0..48).filter(|n| process.get(&cluster.b.at(format!("f{n}"))).is_ok()).count();
     assert!((1..=16).contains(&there), "{there} of 48 files of 1 MiB in 16 MiB");
-    assert!(hand.get(&cluster.b.at("f47")).is_ok(), "the last one");
-    assert_eq!(hand.get(&cluster.b.at("first")).must("a hit"), b"x");
+    assert!(process.get(&cluster.b.at("f47")).is_ok(), "the last one");
+    assert_eq!(process.get(&cluster.b.at("first")).must("a hit"), b"x");
 }
 in_both_modes!(private_mounts_evict_what_is_used_least);
 
-/// Changes that an earlier mount has not uploaded yet are not left lying.
+/// Pending changes of an earlier mount are not left behind.
 #[test]
 fn private_mounts_refuse_a_backlog() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
@@ -153,7 +154,7 @@ fn private_mounts_refuse_a_backlog() {
     assert_eq!(SyscallProcess::new().get(&cluster.b.at("f")).must("a hit"), b"x");
 }
 
-/// What is to be kept here does not go to a mount that shares it.
+/// A mount that shares writes is not used if they must stay here.
 #[test]
 fn private_mounts_are_not_taken_for_shared_ones() {
     let cluster = Cluster::two(Io::best());
@@ -166,11 +167,11 @@ fn private_mounts_are_not_taken_for_shared_ones() {
     }
 }
 
-/// What a client says of one run: how much it has compiled, and its results.
+/// A client's report of one run: how much it has compiled, and its results.
 type Said = (u64, Value);
 
-/// A client on a private node: what it compiles there is found there again, also after a crash, and nowhere else; what others
-/// share is found, too.
+/// A client on a private node finds again what it has compiled there, also after a crash, and no
+/// other node does. It also finds shared entries.
 fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     let mut cluster = cluster(io);
     let before = objects(&cluster);
@@ -183,7 +184,7 @@ fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     assert_eq!(work(&cluster, &cluster.b), warm, "after a crash");
     assert_eq!(objects(&cluster), before, "it writes nothing into the store");
     assert_eq!(work(&cluster, &cluster.a), (cold, results), "the other node has nothing of it");
-    // Until its entries have taken the place of those here: a client looks at their times.
+    // Waits until the shared entries have replaced those here: a client looks at their times.
     SyscallProcess::new().put(&cluster.a.at("last"), b"x").must("put");
     cluster.a.drain();
     has(&cluster.b, "last", b"x");

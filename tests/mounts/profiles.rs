@@ -1,4 +1,4 @@
-//! Profiles: what is known of a client's files by their names, and what follows from it.
+//! Profiles: what the names of a client's files say about them, and what follows from that.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ fn has(node: &Node, name: &str, want: &[u8]) {
     });
 }
 
-/// Two nodes write one name in place. The file of A was begun before B's came, and is closed after it. Returns what
-/// both have then.
+/// Two nodes write one name in place. A begins its file before B's arrives, and closes it
+/// afterwards. Returns what both have then.
 fn in_place(cluster: &Cluster, name: &str) -> Vec<u8> {
     let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     let path = cluster.a.at(name);
@@ -66,7 +66,7 @@ fn directories(cluster: &Cluster) {
     }
 }
 
-/// The first version of a client's entry stays; elsewhere the last close counts.
+/// The first version of a client's entry stays; elsewhere the last close wins.
 fn profiles_write_once_in_place(io: Io) {
     let cluster = Cluster::two(io);
     directories(&cluster);
@@ -75,15 +75,15 @@ fn profiles_write_once_in_place(io: Io) {
     let before = published(&cluster.a);
     assert_eq!(in_place(&cluster, "jax/jit_f-0-cache"), b"B's version");
     assert_eq!(published(&cluster.a), before, "A publishes nothing");
-    // What is begun after it came replaces it: the writer has seen what was there.
-    let mut hand = SyscallProcess::new();
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"repaired").must("put");
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"and again").must("put");
+    // A write that begins after it arrived replaces it: the writer has seen it.
+    let mut process = SyscallProcess::new();
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"repaired").must("put");
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"and again").must("put");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"and again");
-    // So does what is begun after a removal.
-    hand.unlink(&cluster.a.at("jax/jit_f-0-cache")).must("unlink");
-    hand.put(&cluster.a.at("jax/jit_f-0-cache"), b"new").must("put");
+    // So does a write that begins after a removal.
+    process.unlink(&cluster.a.at("jax/jit_f-0-cache")).must("unlink");
+    process.put(&cluster.a.at("jax/jit_f-0-cache"), b"new").must("put");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"new");
 }
@@ -94,25 +94,25 @@ fn profiles_write_once_by_rename(io: Io) {
     directories(&cluster);
     assert_eq!(renamed(&cluster, "plain/jit_f-0-cache"), b"A's version");
     assert_eq!(renamed(&cluster, "jax/jit_f-0-cache"), b"B's version");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let later = cluster.a.at("jax/later");
-    hand.put(&later, b"repaired").must("put");
-    hand.rename(&later, &cluster.a.at("jax/jit_f-0-cache")).must("rename");
-    assert_eq!(hand.get(&cluster.a.at("jax/jit_f-0-cache")).must("read"), b"repaired");
+    process.put(&later, b"repaired").must("put");
+    process.rename(&later, &cluster.a.at("jax/jit_f-0-cache")).must("rename");
+    assert_eq!(process.get(&cluster.a.at("jax/jit_f-0-cache")).must("read"), b"repaired");
     cluster.a.drain();
     has(&cluster.b, "jax/jit_f-0-cache", b"repaired");
 }
 in_both_modes!(profiles_write_once_by_rename);
 
-/// Something whole of each format that a profile asks for, under a name that asks for it, and how many bytes of it are
-/// torn.
+/// Whole content of each format that a profile checks, under a name with that check, and how many
+/// of its bytes are a torn prefix.
 fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
     let program = std::fs::read("/bin/true").must("read a program");
     let end = program.len();
     let text = br#"{"signature": "add", "cache": {"a": "BLOCK: 128"}}"#.to_vec();
     let compiled: Vec<u8> = (0..3_000_000_u32).flat_map(u32::to_le_bytes).collect();
     let compiled = zstd::encode_all(&compiled[..], 1).must("compress");
-    // A writer that is gone after its second megabyte, as was seen of JAX.
+    // A writer that vanishes after its second megabyte, as was observed with JAX.
     let cut = compiled.len() - 100_000;
     assert!(cut > 1 << 20, "larger than what is kept in memory");
     vec![
@@ -123,29 +123,30 @@ fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
     ]
 }
 
-/// A file that is not complete is there on its node, and on no other.
+/// An incomplete file exists on its node, and on no other.
 fn profiles_keep_torn_files(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (name, whole, cut) in formats() {
         let path = cluster.a.at(name);
         let dir = path.parent().must("a directory");
         std::fs::create_dir_all(dir).must("mkdir");
-        hand.put(&path, &whole[..cut]).must("put");
+        process.put(&path, &whole[..cut]).must("put");
         std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
             .must("chmod");
         // One that is renamed to such a name.
         let renamed = dir.join("temporary");
-        hand.put(&renamed, &whole[..cut]).must("put");
-        hand.rename(&renamed, &path.with_file_name(format!("renamed-{}", file_name(&path))))
+        process.put(&renamed, &whole[..cut]).must("put");
+        process
+            .rename(&renamed, &path.with_file_name(format!("renamed-{}", file_name(&path))))
             .must("rename");
-        assert!(hand.get(&path).must("read on its node") == whole[..cut]);
+        assert!(process.get(&path).must("read on its node") == whole[..cut]);
     }
     let kept = |node: &Node| node.status()["incomplete"].as_u64().must("a count");
-    // The name that dejavu's file must have has no second one.
+    // The name that dejavu requires allows no second file.
     assert_eq!(kept(&cluster.a), 7);
     cluster.a.drain();
-    hand.put(&cluster.a.at("after"), b"what came after them").must("put");
+    process.put(&cluster.a.at("after"), b"what came after them").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"what came after them");
     for (name, ..) in formats() {
@@ -155,14 +156,14 @@ fn profiles_keep_torn_files(io: Io) {
             "{name}"
         );
     }
-    // They stay over a restart.
+    // They survive a restart.
     cluster.a.stop();
     cluster.a.up();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     assert_eq!((kept(&cluster.a), kept(&cluster.b)), (7, 0));
     for (name, whole, cut) in formats() {
-        assert!(hand.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
-        hand.put(&cluster.a.at(name), &whole).must("the next writer");
+        assert!(process.get(&cluster.a.at(name)).must("read again") == whole[..cut]);
+        process.put(&cluster.a.at(name), &whole).must("the next writer");
     }
     cluster.a.drain();
     for (name, whole, _) in formats() {
@@ -180,31 +181,32 @@ fn file_name(path: &Path) -> String {
     path.file_name().must("a name").to_string_lossy().into_owned()
 }
 
-/// What was closed in the middle, through a duplicate, and is complete at the end: as a linker's output may be.
+/// A file that was closed in the middle, through a duplicate, and is complete at the end, as a
+/// linker's output may be.
 fn profiles_let_files_through_that_are_completed(io: Io) {
     let cluster = Cluster::two(io);
     let whole = std::fs::read("/bin/true").must("read a program");
     let path = cluster.a.at("inductor/ab/kernel.so");
     std::fs::create_dir_all(path.parent().must("a directory")).must("mkdir");
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC;
-    let fd = hand.open(&path, flags, 0o644).must("begin");
-    hand.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
-    let duplicate = hand.dup(fd).must("dup");
-    hand.close(duplicate).must("close");
+    let fd = process.open(&path, flags, 0o644).must("begin");
+    process.pwrite(fd, 64, &whole[64..4096]).must("write the middle");
+    let duplicate = process.dup(fd).must("dup");
+    process.close(duplicate).must("close");
     assert!(
         SyscallProcess::new().get(&path).must("read") == [&[0; 64][..], &whole[64..4096]].concat()
     );
-    hand.put(&cluster.a.at("after"), b"1").must("put");
+    process.put(&cluster.a.at("after"), b"1").must("put");
     cluster.a.drain();
     has(&cluster.b, "after", b"1");
     assert_eq!(
         SyscallProcess::new().get(&cluster.b.at("inductor/ab/kernel.so")),
         Err(rustix::io::Errno::NOENT)
     );
-    hand.pwrite(fd, 4096, &whole[4096..]).must("write the end");
-    hand.pwrite(fd, 0, &whole[..64]).must("write the header");
-    hand.close(fd).must("close");
+    process.pwrite(fd, 4096, &whole[4096..]).must("write the end");
+    process.pwrite(fd, 0, &whole[..64]).must("write the header");
+    process.close(fd).must("close");
     assert!(SyscallProcess::new().get(&path).must("read") == whole);
     cluster.a.drain();
     has(&cluster.b, "inductor/ab/kernel.so", &whole);
@@ -212,8 +214,8 @@ fn profiles_let_files_through_that_are_completed(io: Io) {
 }
 in_both_modes!(profiles_let_files_through_that_are_completed);
 
-/// An entry that is not complete is no first version, and no obstacle to that of another node.
-/// What is found of a file that its writer has changed since says nothing of content that others publish (P14).
+/// An incomplete entry is no first version, and no obstacle to that of another node. A check of a
+/// file that its writer has changed since does not apply to content that others publish (P14).
 fn p14_isolation_of_checked_content(io: Io) {
     let cluster = Cluster::two(io);
     let program = std::fs::read("/bin/true").must("read a program");
@@ -258,25 +260,25 @@ fn profiles_torn_files_give_way(io: Io) {
 }
 in_both_modes!(profiles_torn_files_give_way);
 
-/// A kernel of which one file is not complete is whole on its node, and on no other.
+/// A kernel with one incomplete file is whole on its node, and missing on all others.
 fn profiles_keep_units_with_torn_files(io: Io) {
     let cluster = Cluster::two(io);
     let program = std::fs::read("/bin/true").must("read a program");
     let compile = |node: &Node, cubin: &[u8]| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         std::fs::create_dir_all(node.at("triton/KEY/tmp.pid_1_a")).must("mkdir");
         for (name, bytes) in [("k.cubin", cubin), ("k.json", b"{}"), ("__grp__k.json", b"{}")] {
             let temporary = node.at("triton/KEY/tmp.pid_1_a").join(name);
-            hand.put(&temporary, bytes).must("put");
-            hand.rename(&temporary, &node.at("triton/KEY").join(name)).must("rename");
+            process.put(&temporary, bytes).must("put");
+            process.rename(&temporary, &node.at("triton/KEY").join(name)).must("rename");
         }
-        hand.rmdir(&node.at("triton/KEY/tmp.pid_1_a")).must("rmdir");
+        process.rmdir(&node.at("triton/KEY/tmp.pid_1_a")).must("rmdir");
     };
     compile(&cluster.a, &program[..3000]);
     let names = ["k.cubin", "k.json", "__grp__k.json"];
     let there = |node: &Node| {
-        let mut hand = SyscallProcess::new();
-        let at = |name: &&str| hand.get(&node.at("triton/KEY").join(name)).ok();
+        let mut process = SyscallProcess::new();
+        let at = |name: &&str| process.get(&node.at("triton/KEY").join(name)).ok();
         names.iter().filter_map(at).map(|bytes| bytes.len()).collect::<Vec<_>>()
     };
     assert_eq!(there(&cluster.a), [3000, 2, 2], "for every process of its node");
@@ -295,13 +297,13 @@ fn profiles_keep_units_with_torn_files(io: Io) {
 }
 in_both_modes!(profiles_keep_units_with_torn_files);
 
-/// A file that a client writes anew on each hit makes no commit, and goes along with the next one.
+/// A file that a client rewrites on each hit makes no commit, and is uploaded with the next one.
 fn profiles_gather_uses(io: Io) {
     let mut cluster = Cluster::two(io);
     let (cache, atime) = ("jax/jit_f-0-cache", "jax/jit_f-0-atime");
     let commits =
         |node: &Node| node.status()["counters"]["commits_written"].as_u64().must("a count");
-    // Waits until a file of ours is remote, without a drain, which would send the rest.
+    // Waits until a marker file is uploaded, without a drain, which would send the rest.
     let marked = |node: &Node, name: &str| {
         let before = commits(node);
         SyscallProcess::new().put(&node.at(name), name.as_bytes()).must("put");
@@ -312,15 +314,17 @@ fn profiles_gather_uses(io: Io) {
         });
         commits(node)
     };
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&cluster.a.at("jax")).must("mkdir");
-    hand.put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress")).must("put");
-    hand.put(&cluster.a.at(atime), b"00000000").must("put");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&cluster.a.at("jax")).must("mkdir");
+    process
+        .put(&cluster.a.at(cache), &zstd::encode_all(&b"code"[..], 1).must("compress"))
+        .must("put");
+    process.put(&cluster.a.at(atime), b"00000000").must("put");
     let before = marked(&cluster.a, "one");
     has(&cluster.b, atime, b"00000000");
     for number in 1..=100 {
         let text = format!("{number:08}");
-        hand.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
+        process.put(&cluster.a.at(atime), text.as_bytes()).must("a hit");
         assert_eq!(
             SyscallProcess::new().get(&cluster.a.at(atime)).must("at once"),
             text.as_bytes()
@@ -334,7 +338,7 @@ fn profiles_gather_uses(io: Io) {
     });
     assert_eq!(commits(&cluster.a), before, "a hit is no commit");
     assert_eq!(SyscallProcess::new().get(&cluster.b.at(atime)).must("read"), b"00000000");
-    // What was closed survives the daemon, and goes along with the next commit.
+    // What was closed survives the daemon, and is uploaded with the next commit.
     cluster.a.kill_only();
     cluster.a.up();
     assert_eq!(SyscallProcess::new().get(&cluster.a.at(atime)).must("read"), b"00000100");
@@ -346,7 +350,7 @@ fn profiles_gather_uses(io: Io) {
     cluster.a.drain();
     has(&cluster.b, atime, b"00000101");
     assert_eq!(commits(&cluster.a), before + 1);
-    // Under another name it is a file as any other.
+    // Under another name it is an ordinary file.
     for number in 0..2 {
         SyscallProcess::new().put(&cluster.a.at("plain-atime"), &[number; 8]).must("put");
         cluster.a.drain();
@@ -355,15 +359,16 @@ fn profiles_gather_uses(io: Io) {
 }
 in_both_modes!(profiles_gather_uses);
 
-/// The file that older versions of Triton lock beside a kernel is none of the kernel's files, and stays on its node.
+/// The file that older versions of Triton lock beside a kernel does not belong to the kernel, and
+/// stays on its node.
 fn profiles_keep_tritons_lock(io: Io) {
     let mut cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     std::fs::create_dir_all(cluster.a.at("triton/KEY")).must("mkdir");
     let lock = |node: &Node| node.at("triton/KEY/lock");
-    hand.put(&lock(&cluster.a), b"").must("put");
-    hand.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
-    hand.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    process.put(&lock(&cluster.a), b"").must("put");
+    process.put(&cluster.a.at("triton/KEY/k.json"), b"{}").must("put");
+    process.put(&cluster.a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
     cluster.a.drain();
     has(&cluster.b, "triton/KEY/__grp__k.json", b"{}");
     let mut names: Vec<_> = std::fs::read_dir(cluster.b.at("triton/KEY"))
@@ -379,8 +384,8 @@ fn profiles_keep_tritons_lock(io: Io) {
 }
 in_both_modes!(profiles_keep_tritons_lock);
 
-/// Names that only look like a client's are ordinary files outside of its directory: on all nodes, also when the process that
-/// made them is gone.
+/// Names that only look like a client's are ordinary files outside its directory: on all nodes,
+/// also when the process that made them is gone.
 fn profiles_leave_names_elsewhere_alone(io: Io) {
     const NAMES: [&str; 12] = [
         "Cargo.lock",

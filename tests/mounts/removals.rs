@@ -16,7 +16,7 @@ use crate::harness::{
 };
 use crate::inside::{LIMIT_MS, asked, good};
 
-/// `rm` says how much it is, asks, and removes on all nodes; what only leads elsewhere stays.
+/// `rm` prints the amount, asks, and removes from all nodes; targets of links stay.
 fn commands_rm_removes_from_all_nodes(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b, site) = (&cluster.a, &cluster.b, &cluster.site);
@@ -46,7 +46,7 @@ fn commands_rm_removes_from_all_nodes(io: Io) {
     }
     assert_eq!(tree::texts(&a.mount), before, "nothing was removed");
 
-    // On the node that has not written it, and for one name first.
+    // On the node that has not written it, and first for one name.
     let said = asked(b, &["rm", "--yes"], &[&b.at("jax/*-cache")]);
     assert_eq!(good(&said), "removed 2 files (22 B)\n");
     let said = asked(b, &["rm", "--yes", "--json"], &[&b.at("jax")]);
@@ -67,7 +67,7 @@ fn commands_rm_removes_from_all_nodes(io: Io) {
 }
 in_both_modes!(commands_rm_removes_from_all_nodes);
 
-/// On a mount that keeps what is written, `rm` removes from this node, and says so.
+/// On a mount that keeps writes on its node, `rm` removes only from this node, and says so.
 #[test]
 fn commands_rm_on_a_private_mount() {
     let cluster = Cluster::two(Io::best());
@@ -94,20 +94,20 @@ fn commands_rm_on_a_private_mount() {
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
 }
 
-/// No process finds members of a unit without the one that readers open first.
+/// No process finds members of a unit without its entry point.
 #[test]
 fn commands_rm_takes_entry_points_first() {
     const MEMBERS: usize = 600;
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
-    // The names of the members come before that of the entry point.
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&a.at("triton")).must("mkdir");
-    hand.mkdir(&a.at("triton/KEY")).must("mkdir");
+    // The names of the members sort before that of the entry point.
+    let mut process = SyscallProcess::new();
+    process.mkdir(&a.at("triton")).must("mkdir");
+    process.mkdir(&a.at("triton/KEY")).must("mkdir");
     for number in 0..MEMBERS {
-        hand.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
+        process.put(&a.at(format!("triton/KEY/0{number}.ttir")), b"member").must("put");
     }
-    hand.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
+    process.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
     let entry = a.at("triton/KEY/__grp__k.json");
     eventually(SEEN_MS, "the unit is there", || {
         std::fs::metadata(&entry).map_err(|e| e.to_string())
@@ -120,7 +120,7 @@ fn commands_rm_takes_entry_points_first() {
             let mut looks = 0_u64;
             while !ended.load(Ordering::SeqCst) {
                 looks += 1;
-                // In this order: the member was missing before the entry point was looked for.
+                // In this order: the member was missing before the entry point was looked up.
                 if std::fs::symlink_metadata(&member).is_err()
                     && std::fs::symlink_metadata(&entry).is_ok()
                 {

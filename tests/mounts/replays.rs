@@ -1,4 +1,4 @@
-//! Replays of clients that cannot run here, on two nodes at once: each does to its directory what the client does.
+//! Replays of clients that cannot run here, on two nodes at once: each treats its directory as the client does.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -36,7 +36,7 @@ fn clients_neuron_replay(io: Io) {
     sleep_ms(1_150);
     let later = start(&on_b, "k1").must("python").join().must("later");
     assert_eq!(later, "HIT", "the other node, later");
-    // Both nodes at once: locks exclude on a node only, and whatever happens nothing is torn.
+    // On both nodes at once: locks exclude only on one node, and nothing may be torn in any case.
     let both = [start(&on_a, "k2"), start(&on_b, "k2"), start(&on_b, "k2")];
     for one in both {
         let said = one.must("python").join().must("one of three");
@@ -58,7 +58,7 @@ fn looked(child: &mut Child) {
     assert_eq!(line.trim(), "LOOKED");
 }
 
-/// Other ranks have looked before the code came, and import it right after their barrier.
+/// Other ranks have looked before the code arrived, and import it right after their barrier.
 fn clients_nnscaler_replay(io: Io) {
     let cluster = Cluster::two(io);
     let (on_a, on_b) = (cluster.a.at("nns"), cluster.b.at("nns"));
@@ -81,7 +81,7 @@ fn clients_nnscaler_replay(io: Io) {
         .collect();
     readers.iter_mut().for_each(looked);
     assert_eq!(run(&mut first, LIMIT_MS).good().trim(), "GENERATED");
-    // The barrier: the writer's node has handed its work over, and `freshness` has passed.
+    // The barrier: the writer's node has uploaded its work, and `freshness` has passed.
     cluster.a.drain();
     sleep_ms(1_150);
     for reader in &mut readers {
@@ -113,7 +113,7 @@ fn clients_dejavu_replay(io: Io) {
     sleep_ms(1_150);
     let warm = start(&on_b, "gemm").must("python").join().must("warm");
     assert_eq!(warm, "HIT 40 MISS 0");
-    // All ranks of both nodes rewrite one file; none ever reads what cannot be parsed.
+    // All ranks of both nodes rewrite one file; none ever reads an unparseable version.
     let ranks: Vec<_> = [&on_a, &on_b, &on_a, &on_b, &on_a, &on_b]
         .into_iter()
         .map(|dir| start(dir, "attention").must("python"))
@@ -126,7 +126,7 @@ fn clients_dejavu_replay(io: Io) {
 }
 in_both_modes!(clients_dejavu_replay);
 
-/// Ranks of both nodes compile one model part at once, and others look all the time.
+/// Ranks of both nodes compile one model part at once, and others read all the time.
 fn clients_vllm_replay(io: Io) {
     let cluster = Cluster::two(io);
     let (on_a, on_b) = (cluster.a.at("vllm"), cluster.b.at("vllm"));
@@ -152,7 +152,7 @@ fn clients_vllm_replay(io: Io) {
         }
         cluster.settle();
         tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
-        // One of them compiles anew, with a directory of artifacts that is removed and made again.
+        // One of them compiles again, with a directory of artifacts that is removed and remade.
         let args = [text(&on_a), &part, "again", "6", "replace"];
         let mut again = replay(&cluster, "vllm_replay.py", &args).must("python");
         assert_eq!(run(&mut again, LIMIT_MS).good().trim(), "WROTE");
@@ -165,7 +165,7 @@ fn clients_vllm_replay(io: Io) {
 }
 in_both_modes!(clients_vllm_replay);
 
-/// Processes of both nodes tune the same fusions at once. A torn file ends a compilation.
+/// Processes of both nodes tune the same fusions at once. A torn file would end a compilation.
 fn clients_xla_replay(io: Io) {
     let cluster = Cluster::two(io);
     let (on_a, on_b) = (cluster.a.at("jax"), cluster.b.at("jax"));

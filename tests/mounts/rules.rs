@@ -1,4 +1,5 @@
-//! How long entries live: what the store declares, what the bucket's rules do, and what a mount says of both.
+//! How long entries live: what the store declares, what the bucket's rules do, and what a mount
+//! reports about both.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -17,7 +18,7 @@ fn aged(age: &str) -> Options {
     options
 }
 
-/// Waits until the node has looked at the rules, and returns what it says of them.
+/// Waits until the node has checked the rules, and returns its report.
 fn looked(node: &Node) -> (String, String) {
     let found = eventually(30_000, "the rules are looked at", || {
         let rules = node.status()["rules"].clone();
@@ -40,8 +41,7 @@ fn one_rule(id: &str, days: u32) -> String {
     )
 }
 
-/// Two clusters with another expiry on one prefix: the later one says so once, with both, and takes the
-/// shorter.
+/// Two clusters with different expiries on one prefix: the later one logs both once, and uses the shorter.
 #[test]
 fn rules_two_expiries_on_one_prefix_are_said_once() {
     let site = Site::new();
@@ -59,7 +59,7 @@ fn rules_two_expiries_on_one_prefix_are_said_once() {
     assert!(second.status()["rules"].is_null(), "a directory has no rules to look at");
 }
 
-/// Once the rules have been looked at, what disagrees is said once, exactly, and nothing was written.
+/// After the rules were checked, each disagreement is logged exactly once, and nothing is written.
 #[test]
 fn rules_that_disagree_are_said_once() {
     let site = Site::new();
@@ -111,7 +111,7 @@ fn rules_that_disagree_are_said_once() {
     }
 }
 
-/// The same for a bucket that describes itself as Google's do.
+/// The same for a bucket that describes itself like Google's.
 #[test]
 fn rules_of_a_google_bucket_are_looked_at() {
     let site = Site::new();
@@ -127,7 +127,7 @@ fn rules_of_a_google_bucket_are_looked_at() {
     assert_eq!(warnings(&node, says).len(), 1, "{}", node.log());
 }
 
-/// A store that never answers the question for its rules delays neither the mount nor its end.
+/// A store that never answers the request for its rules delays neither the mount nor its end.
 #[test]
 fn rules_are_looked_at_beside_the_mount() {
     let site = Site::new();
@@ -140,7 +140,7 @@ fn rules_are_looked_at_beside_the_mount() {
     node.stop();
 }
 
-/// A store that is down at the mount is looked at when it is back, with the age that it then declares.
+/// A store that is down at the mount is checked when it is back, with the age that it then declares.
 #[test]
 fn rules_of_a_store_that_comes_later_are_looked_at() {
     let site = Site::new();
@@ -157,7 +157,7 @@ fn rules_of_a_store_that_comes_later_are_looked_at() {
     assert!(detail.contains("an expiry of 7d"), "{detail}");
 }
 
-/// A server of another project is asked once, before and after the rules are there.
+/// A server of another project is asked once, before and after the rules exist.
 #[test]
 fn rules_of_another_projects_server_are_looked_at() {
     let moto = match Store::moto() {
@@ -175,13 +175,13 @@ fn rules_of_another_projects_server_are_looked_at() {
     assert_eq!(warnings(&other, "rule"), [""; 0]);
 }
 
-/// How long entries live over the server for which ten seconds are a day, and what its rule says of that.
+/// How long entries live over the server for which ten seconds are a day, and the corresponding rule.
 const AGE: Duration = Duration::from_secs(30);
 const AGE_TEXT: &str = "30s";
 const AGE_AS_DAYS: &str = "3d";
-/// What no rule deletes.
+/// Objects that no rule deletes.
 const KEPT: [&str; 2] = ["head", "hearthfs.json"];
-/// How long the server may take to delete all that is old.
+/// How long the server may take to delete all old objects.
 const DELETED_MAX: Duration = Duration::from_mins(3);
 
 /// Contents of each size class: in a commit, in a pack, an object of its own.
@@ -191,22 +191,22 @@ fn content(seq: u64, len: usize) -> Vec<u8> {
     body::make(Id { writer: 1, seq }, len)
 }
 
-/// Reads what is used on one node, and only looks at it on the other, and at what is not used on both.
+/// Reads the used names on one node, and only stats them on the other, and the unused ones on both.
 fn use_and_look(a: &Node, b: &Node) {
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
         let read = std::fs::read(b.at("dir").join(name)).must(format_args!("read {name}"));
         assert!(read == content(seq as u64, len), "{name}");
         std::fs::metadata(a.at("dir").join(name)).must(format_args!("stat {name}"));
         for node in [a, b] {
-            // Looking is no use that would keep it.
+            // A stat is no use that would keep an entry.
             let kind = std::fs::metadata(node.at(format!("unused-{name}"))).map_err(|e| e.kind());
             assert!(matches!(kind, Ok(_) | Err(ErrorKind::NotFound)), "{name}: {kind:?}");
         }
     }
 }
 
-/// Entries in use outlive the server's deletions, those that no program uses are misses and never errors, and a new
-/// node has from the bucket what is left.
+/// Entries in use survive the server's deletions, unused ones become misses and never errors, and a
+/// new node gets the rest from the bucket.
 #[test]
 fn rules_rgw_deletes_what_is_not_used() {
     let store = match Store::radosgw() {
@@ -216,18 +216,18 @@ fn rules_rgw_deletes_what_is_not_used() {
     let url = store.url();
     let cluster = Cluster::with(|_| store, &Options::new(Io::best()).expiry(AGE_TEXT));
     cluster.a.command(&["lifecycle", "apply", &url, "--expiry", AGE_AS_DAYS]).good();
-    // A day of this server's is ten seconds, and the nodes have to know for how long entries live.
+    // A day of this server is ten seconds, and the nodes must know how long entries live.
     let declared = |age: &str| format!("\"{age}\"");
     cluster.store.edit("hearthfs.json", &declared(AGE_AS_DAYS), &declared(AGE_TEXT));
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
-    hand.mkdir(&a.at("dir")).must("mkdir");
+    let mut process = SyscallProcess::new();
+    process.mkdir(&a.at("dir")).must("mkdir");
     let begun = now();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
-        hand.put(&a.at("dir").join(name), &content(seq as u64, len)).must("put");
+        process.put(&a.at("dir").join(name), &content(seq as u64, len)).must("put");
         // Each kind in objects of its own.
         a.drain();
-        hand.put(&a.at(format!("unused-{name}")), &content(10 + seq as u64, len)).must("put");
+        process.put(&a.at(format!("unused-{name}")), &content(10 + seq as u64, len)).must("put");
         a.drain();
     }
     let first = cluster.store.keys();
@@ -274,8 +274,8 @@ fn rules_rgw_deletes_what_is_not_used() {
     cluster.a.command(&["lifecycle", "remove", &url]).good();
 }
 
-/// A server that deletes what the nodes still count on: a miss where the bytes are not, never an error, until
-/// it is written again.
+/// A server that deletes what the nodes still rely on: a miss if the bytes are gone, never an
+/// error, until it is written again.
 #[test]
 fn rules_rgw_deletes_too_early() {
     let store = match Store::radosgw() {
@@ -287,9 +287,9 @@ fn rules_rgw_deletes_too_early() {
     // Its day is ten seconds long, that of the nodes is not.
     cluster.a.command(&["lifecycle", "apply", &url, "--expiry", "1d"]).good();
     let (a, b) = (&cluster.a, &cluster.b);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {
-        hand.put(&a.at(name), &content(seq as u64, len)).must("put");
+        process.put(&a.at(name), &content(seq as u64, len)).must("put");
     }
     a.drain();
     eventually(5_000, "node B has the names", || {
@@ -305,11 +305,11 @@ fn rules_rgw_deletes_too_early() {
         let whole = content(seq as u64, len);
         assert!(std::fs::read(a.at(name)).must("the writer has its bytes") == whole, "{name}");
         let read = std::fs::read(b.at(name)).map_err(|error| error.kind());
-        // What lay in a commit came with it.
+        // Content inside a commit arrived together with it.
         let fine =
             read == Err(ErrorKind::NotFound) || (name == "tiny" && read == Ok(whole.clone()));
         assert!(fine, "{name}: {:?}", read.map(|bytes| bytes.len()));
-        hand.put(&b.at(name), &whole).must("write it again");
+        process.put(&b.at(name), &whole).must("write it again");
     }
     b.drain();
     for (seq, (name, len)) in SIZES.into_iter().enumerate() {

@@ -9,18 +9,19 @@ use crate::harness::{
 
 /// Writes of every size on both nodes, seen whole on the other, and by a node that starts later.
 pub(crate) fn work_of_a_day(cluster: &Cluster) {
-    let (mut hand, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
     for k in 0..60 {
         let len = [64, 900, 20_000, 300_000, 1_048_576, 3_000_000][k as usize % 6];
         let (mine, theirs) =
             (body::make(Id { writer: 1, seq: k }, len), body::make(Id { writer: 2, seq: k }, len));
-        hand.put(&cluster.a.at(format!("a{k}")), &mine).must("put");
+        process.put(&cluster.a.at(format!("a{k}")), &mine).must("put");
         other.put(&cluster.b.at(format!("b{k}")), &theirs).must("put");
         other.put(&cluster.b.at("both"), &theirs).must("put");
-        hand.put(&cluster.a.at("both"), &mine).must("put");
+        process.put(&cluster.a.at("both"), &mine).must("put");
         if k % 5 == 4 {
-            hand.unlink(&cluster.a.at(format!("a{}", k - 1))).must("unlink");
-            hand.rename(&cluster.a.at(format!("a{k}")), &cluster.a.at(format!("moved{k}")))
+            process.unlink(&cluster.a.at(format!("a{}", k - 1))).must("unlink");
+            process
+                .rename(&cluster.a.at(format!("a{k}")), &cluster.a.at(format!("moved{k}")))
                 .must("rename");
         }
     }
@@ -38,7 +39,7 @@ fn s3_two_nodes(io: Io) {
 in_both_modes!(s3_two_nodes);
 
 #[test]
-fn s3_two_nodes_over_a_bad_line() {
+fn s3_two_nodes_over_a_bad_connection() {
     let cluster = Cluster::with(Store::s3, &Options::new(Io::best()));
     cluster.store.trouble(Trouble::Errors(15));
     cluster.store.trouble(Trouble::Slow(20));
@@ -57,11 +58,11 @@ fn s3_two_nodes_over_another_projects_server() {
 #[test]
 fn s3_backlog_over_kills_without_a_server() {
     let mut cluster = Cluster::with(Store::s3, &Options::new(Io::best()).deadline("1s"));
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     cluster.store.fail();
     for k in 0..30 {
         let bytes = body::make(Id { writer: 1, seq: k }, 30_000);
-        hand.put(&cluster.a.at(k.to_string()), &bytes).must("put");
+        process.put(&cluster.a.at(k.to_string()), &bytes).must("put");
         if k % 10 == 9 {
             cluster.a.kill_only();
             cluster.a.up();
@@ -82,7 +83,7 @@ fn s3_an_idle_node_asks_for_nothing() {
     eventually(5_000, "node B has it", || {
         std::fs::read(cluster.b.at("f")).map_err(|error| error.to_string())
     });
-    // It may go on asking for a while after the last use.
+    // It may continue to poll for a while after the last use.
     eventually(45_000, "both nodes are idle", || {
         let before = cluster.store.requests();
         sleep_ms(6_000);

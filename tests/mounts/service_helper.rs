@@ -14,7 +14,7 @@ const LIMIT_MS: u64 = 60_000;
 const USAGE: i32 = 1;
 const MOUNT_FAILED: i32 = 32;
 
-/// Makes the helper's name for the program, in a directory of its own.
+/// Links the program under the helper's name, in a directory of its own.
 fn helper(site: &Site) -> PathBuf {
     let path = site.dir("sbin").join("mount.hearthfs");
     if !path.exists() {
@@ -55,7 +55,7 @@ fn service_helper_mounts_and_umount_drains() {
     let again = call(&site, Some(&store), &[&store.url(), &text(&point), "-o", &options]);
     assert_eq!(again.code(), MOUNT_FAILED, "{again:?}");
     assert!(again.err.contains("mounted already"), "{again:?}");
-    // What is not remote when another program unmounts is drained after it.
+    // Pending changes are drained after another program unmounts.
     store.trouble(Trouble::Slow(700));
     SyscallProcess::new().put(&point.join("f"), b"content").must("put");
     let start = now();
@@ -69,7 +69,7 @@ fn service_helper_mounts_and_umount_drains() {
     assert_eq!(std::fs::read(point.join("f")).must("read"), b"content");
     store.heal();
     umount(&point).good();
-    // The daemon ends: its cache directory can be used by others.
+    // The daemon ends, and its cache directory can be used by others.
     eventually(30_000, "the daemon ends and lets go of its directory", || {
         let lock = std::fs::File::open(cache.join("v1/LOCK")).map_err(|error| error.to_string())?;
         let free = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
@@ -131,7 +131,7 @@ fn service_helper_read_only_and_noexec() {
     umount(&point).good();
 }
 
-/// mount(8) finds its helpers only where the system keeps them, so this runs in a mount namespace of its own.
+/// mount(8) finds its helpers only in the system's directories, so this runs in a mount namespace of its own.
 #[test]
 fn service_helper_is_found_by_mount() {
     let name = "service_helper_is_found_by_mount";

@@ -1,4 +1,4 @@
-//! The daemon under a service manager: what it says, and when it stops saying it.
+//! The daemon under a service manager: its messages, and when they stop.
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ impl Manager {
         Some(String::from_utf8_lossy(&bytes[..length]).into_owned())
     }
 
-    /// Returns what has come already.
+    /// Returns the messages that have arrived.
     fn heard(&self) -> Vec<String> {
         std::iter::from_fn(|| self.hear(1)).collect()
     }
@@ -100,7 +100,7 @@ fn service_notify_only_after_the_mount_answers() {
         assert!(!says_ready || is_mounted(&node.mount), "{heard:?}");
     }
     assert!(std::fs::metadata(&node.mount).is_ok());
-    // And it is no reason to be restarted.
+    // It is also no reason for a restart.
     for _ in 0..4 {
         manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
     }
@@ -120,8 +120,8 @@ fn service_watchdog_ends_with_the_mounts_answers() {
     let mut node = Node::start(&site, "a", Some(&store), manager.options(Io::best()));
     node.expect_error("out of order");
     manager.wait_for("WATCHDOG=1", 3 * WATCHDOG_MS);
-    // The rest of the daemon goes on: but no thread takes the kernel's requests any more.
-    let mut hand = SyscallProcess::new();
+    // The rest of the daemon continues, but no thread reads the kernel's requests.
+    let mut process = SyscallProcess::new();
     let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid().as_raw_nonzero()));
     let mut frozen = 0;
     for task in tasks.must("list the daemon's threads") {
@@ -130,7 +130,7 @@ fn service_watchdog_ends_with_the_mounts_answers() {
         if name.starts_with("fuser-") || name.starts_with("hearthfs-fuse") {
             let number =
                 task.file_name().and_then(|name| name.to_str()).and_then(|n| n.parse().ok());
-            hand.freeze(number.must("a number")).must("freeze a thread");
+            process.freeze(number.must("a number")).must("freeze a thread");
             frozen += 1;
         }
     }
@@ -142,10 +142,10 @@ fn service_watchdog_ends_with_the_mounts_answers() {
         let message = manager.hear(1_000).unwrap_or_default();
         assert!(!message.contains("WATCHDOG=1"), "a sign of life of what is not alive");
     }
-    // The manager's next step: it must be able to end it, though it looks at its own mount.
+    // The manager's next step: it must be able to end the daemon, although the daemon looks at its own mount.
     kill_process(node.pid(), Signal::KILL).must("kill");
-    // It holds the ends of its threads back as long as it lives.
-    drop(hand);
+    // The tracing process keeps its stopped threads from ending as long as it lives.
+    drop(process);
     node.await_end(10_000);
     node.up();
     manager.wait_for("READY=1", 20_000);

@@ -1,5 +1,5 @@
-//! A daemon in a mount namespace of its own whose mounts propagate, as a pod with Bidirectional propagation has it, and
-//! programs in others, as pods with HostToContainer have them.
+//! A daemon in a mount namespace of its own whose mounts propagate, like a pod with Bidirectional
+//! propagation, and programs in others, like pods with HostToContainer.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use crate::harness::{
 
 const LIMIT_MS: u64 = 20_000;
 
-/// A directory of the node whose mounts are told to other namespaces.
+/// A directory of the node whose mounts propagate to other namespaces.
 struct Told(PathBuf);
 
 impl Told {
@@ -32,7 +32,7 @@ impl Drop for Told {
     }
 }
 
-/// A program in a namespace that is told of the node's mounts, and tells of none.
+/// A program in a namespace that receives the node's mounts, and sends none.
 struct Job(Child);
 
 impl Job {
@@ -65,7 +65,7 @@ impl Drop for Job {
     }
 }
 
-/// What a killed daemon has left on the node is replaced by the next pod, for the node and for programs that go on.
+/// The next pod replaces what a killed daemon has left on the node, for the node and for running programs.
 #[test]
 fn service_pods_take_over_from_one_that_was_killed() {
     if !is_root() {

@@ -1,4 +1,4 @@
-//! A daemon that is killed under load and started again, as a service manager does it.
+//! A daemon that is killed under load and restarted, as a service manager does it.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,14 +27,14 @@ const RESTART_MS: u64 = 100;
 const GAP_MS_MAX: u64 = 15_000;
 const RIVALS_LIMIT: Duration = Duration::from_secs(20);
 
-/// A program that goes on whatever the mount says.
+/// A program that continues whatever the mount returns.
 struct Writer {
-    hand: SyscallProcess,
+    process: SyscallProcess,
     number: u32,
     dir: PathBuf,
     dice: Dice,
     seq: u64,
-    /// Versions of each file that may be there: the last that was acknowledged, and what failed since.
+    /// The acceptable versions of each file: the last acknowledged one, and failed ones since.
     written: BTreeMap<PathBuf, Vec<Vec<u8>>>,
     outage: Option<Instant>,
     longest: Duration,
@@ -42,10 +42,10 @@ struct Writer {
 
 impl Writer {
     fn new(dir: PathBuf, number: u32) -> Self {
-        let mut hand = SyscallProcess::new();
-        hand.mkdir(&dir).must("make a directory");
+        let mut process = SyscallProcess::new();
+        process.mkdir(&dir).must("make a directory");
         Self {
-            hand,
+            process,
             number,
             dir,
             dice: Dice::new(u64::from(number) + 71),
@@ -56,7 +56,7 @@ impl Writer {
         }
     }
 
-    /// Notes how an operation went: until the mount is back, the only errors are those of a dead one.
+    /// Records the result of an operation: until the mount is back, the only errors are those of a dead mount.
     fn note(&mut self, done: Result<(), Errno>) -> bool {
         match done {
             Ok(()) => {
@@ -67,7 +67,7 @@ impl Writer {
             Err(Errno::NOTCONN | Errno::CONNABORTED) => {
                 self.outage.get_or_insert_with(now);
                 // A descriptor that the failed operation left open must not join a later one.
-                self.hand = SyscallProcess::new();
+                self.process = SyscallProcess::new();
                 sleep_ms(1);
                 false
             }
@@ -80,12 +80,12 @@ impl Writer {
         let path = self.dir.join(format!("f{}", self.dice.below(NAMES)));
         let len = self.dice.len(LEN_MAX);
         let bytes = body::make(Id { writer: self.number, seq: self.seq }, len);
-        let done = self.hand.put(&path, &bytes);
+        let done = self.process.put(&path, &bytes);
         let versions = self.written.entry(path).or_default();
         if done.is_ok() {
             versions.clear();
         }
-        // One that failed may have happened as a whole.
+        // A failed write may have taken effect as a whole.
         versions.push(bytes);
         self.note(done);
     }
@@ -135,14 +135,14 @@ fn service_restart_under_load(io: Io) {
     }
     cluster.settle();
     crate::harness::tree::converge(&cluster.a.mount, &cluster.b.mount, 30_000);
-    // No writer was let into the directory below meanwhile: its entry would have been lost there.
+    // Meanwhile no writer got into the directory below, where its entry would have been lost.
     cluster.a.stop();
     let below = std::fs::read_dir(&cluster.a.mount).must("list the directory below").count();
     assert_eq!(below, 0, "programs have written into the directory below the mount");
 }
 in_both_modes!(service_restart_under_load);
 
-/// A store that does not answer makes no program wait for the restart.
+/// No program waits for the restart because a store does not answer.
 #[test]
 fn service_restart_does_not_wait_for_the_store() {
     let site = Site::new();
@@ -161,8 +161,8 @@ fn service_restart_does_not_wait_for_the_store() {
     store.heal();
 }
 
-/// Two daemons that know nothing of each other start where a dead mount is: one serves, the other says
-/// who does, and nothing is left of either at the end.
+/// Two independent daemons start at the place of a dead mount: one serves, the other names the one
+/// that does, and nothing is left of either at the end.
 #[test]
 fn service_restart_of_two_at_one_place() {
     let site = Site::new();

@@ -15,17 +15,17 @@ const UNIT: &str = "hearthfs@cluster";
 /// The goal is 2 s, see `service_restart_under_load`.
 const GAP_MS_MAX: u64 = 15_000;
 
-/// A systemd that runs. Its fields are dropped in this order: processes first, then their disk.
+/// A running systemd. Its fields are dropped in this order: processes first, then their disk.
 struct Booted {
     child: Child,
-    /// Its process 1, as the machine numbers it.
+    /// The id of its process 1 on the machine.
     init: u32,
     store: Store,
     site: Site,
 }
 
 impl Booted {
-    /// Boots; the reason where that cannot be.
+    /// Boots; returns the reason if that is impossible.
     fn start(store: impl FnOnce(&Site) -> Store) -> Result<Self, String> {
         if !is_root() {
             return Err("namespaces with a systemd in them need root".to_owned());
@@ -54,7 +54,7 @@ impl Booted {
         Ok(booted)
     }
 
-    /// Waits until systemd runs; the reason where it may not, as in most containers.
+    /// Waits until systemd runs; returns the reason if it may not, as in most containers.
     fn await_boot(&mut self) -> Result<(), String> {
         let children = format!("/proc/{0}/task/{0}/children", self.child.id());
         eventually(BOOT_MS, "systemd runs", || {
@@ -63,7 +63,7 @@ impl Booted {
                 let last = log.unwrap_or_default().trim().replace('\n', "; ");
                 return Ok(Err(format!("systemd cannot be booted here ({status}): {last}")));
             }
-            // The script is replaced by `unshare`, whose only child is process 1.
+            // `unshare` replaces the script, and its only child is process 1.
             let text = std::fs::read_to_string(&children).unwrap_or_default();
             self.init = text.split_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0);
             let program =
@@ -115,7 +115,7 @@ impl Booted {
         self.configure("cluster", &toml);
     }
 
-    /// Puts the units and snippets where the recipes look for them, with the place of the program here.
+    /// Puts the units and snippets at the paths that the recipes use, with the path of the program here.
     fn checkout(&self) {
         let to = self.site.dir("etc/hearthfs/checkout/systemd");
         let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("systemd");
@@ -146,7 +146,7 @@ impl Drop for Booted {
         }
         drop(self.child.kill());
         let _ = wait(&mut self.child, 10_000);
-        // What was process 1 takes all others with it; then its groups are empty.
+        // The end of process 1 ends all others; then its control groups are empty.
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let Some(line) = table.lines().rfind(|line| line.contains(" - cgroup2 ")) else { return };
         let above = PathBuf::from(line.split(' ').nth(4).unwrap_or_default());
@@ -180,7 +180,7 @@ fn service_systemd_starts_restarts_and_stops() {
     };
     booted.cluster(SHARED);
     booted.good(&format!("systemctl start {UNIT}"));
-    // Ready means: it answers all users of the machine.
+    // Ready means that the mount answers all users of the machine.
     let table = std::fs::read_to_string(format!("/proc/{}/mounts", booted.init));
     assert!(table.must("read the mount table").contains(" /mnt/cache fuse.hearthfs "));
     let status = booted.good("/opt/hearthfs status /mnt/cache --json");
@@ -218,7 +218,7 @@ fn service_systemd_starts_restarts_and_stops() {
     assert!(!booted.store.objects_in("log").is_empty(), "nothing is in the store");
 }
 
-/// The service sees how tasks of other users end, in spite of its small set of capabilities.
+/// The service sees how tasks of other users end, in spite of its few capabilities.
 fn killed_writers_of_other_users_publish_nothing(booted: &Booted) {
     if !Path::new("/usr/bin/python3").exists() {
         return;
@@ -236,7 +236,7 @@ fn killed_writers_of_other_users_publish_nothing(booted: &Booted) {
     write("killed", "os.kill(os.getpid(), 9)");
     write("exited", "os._exit(0)");
     write("closed", "os.close(f)");
-    // Beside the directories of clients.
+    // Besides the directories of clients.
     assert_eq!(booted.good("ls -p /mnt/cache | grep -v /"), "closed\nexited");
     booted.good("rm /mnt/cache/closed /mnt/cache/exited");
 }
@@ -262,7 +262,7 @@ fn service_systemd_watchdog_and_stale_mounts() {
 
     booted.drop_in("WatchdogSec=60s");
 
-    // Refused: it is not tried again, and what was mounted is not left behind dead.
+    // After a refusal there is no retry, and no dead mount is left behind.
     booted.configure("cluster", "[mount]\ndirectory = \"/mnt/cache\"\nbogus = true\n");
     booted.good(&format!("systemctl kill -s KILL --kill-who=main {UNIT}"));
     eventually(30_000, "the restart is refused", || {
@@ -274,7 +274,7 @@ fn service_systemd_watchdog_and_stale_mounts() {
     booted.cluster(SHARED);
     booted.good(&format!("systemctl start {UNIT}; cat /mnt/cache/f"));
 
-    // Unmounted by hand: it drains and ends, and stays ended.
+    // Unmounted by hand: the daemon drains and ends, and is not restarted.
     booted.good("echo last > /mnt/cache/last; umount /mnt/cache");
     eventually(30_000, "the service ends after umount", || {
         let state = booted.property(UNIT, "ActiveState");
@@ -297,7 +297,7 @@ fn service_systemd_stop_waits_for_the_drain_and_no_longer() {
     let env: Vec<String> = booted.store.env().iter().map(|(k, v)| format!("{k}={v}")).collect();
     let path = booted.site.path().join("etc/hearthfs/cluster.env");
     std::fs::write(path, env.join("\n")).must("write the credentials");
-    // The daemon asks for the time that its own deadline needs.
+    // The daemon requests the time that its own deadline needs.
     booted.drop_in("TimeoutStopSec=3s");
     booted.good(&format!("systemctl start {UNIT}; echo one > /mnt/cache/one"));
     booted.good("/opt/hearthfs drain /mnt/cache");
@@ -333,7 +333,7 @@ fn service_systemd_fstab_with_automount() {
          systemctl daemon-reload; systemctl start mnt-cache.automount
          ! grep ' /mnt/cache fuse.hearthfs ' /proc/mounts"
     ));
-    // The first who looks has it mounted.
+    // The first access triggers the mount.
     assert_eq!(booted.good("ls -A /mnt/cache"), "");
     booted.good("grep ' /mnt/cache fuse.hearthfs ' /proc/mounts; echo content > /mnt/cache/f");
     assert_eq!(booted.property("mnt-cache.mount", "ActiveState"), "active");
@@ -373,7 +373,7 @@ fn service_systemd_recipe_of_the_readme_as_an_ordinary_user() {
     };
     booted.good("mkdir -p /etc/profile.d /home/user/here && chown -R 65534:65534 /home/user");
     booted.checkout();
-    // The program cannot be built or put below /usr here, and there is no bucket; all else is as it is printed.
+    // The program cannot be built or installed below /usr here, and there is no bucket; all else is as printed.
     let commands = recipe("\n## On a cluster\n");
     let (build, rest) = commands.split_once('\n').must("several commands");
     assert!(build.starts_with("cargo build ") && build.ends_with(" /usr/bin/"), "{build}");
@@ -405,7 +405,7 @@ fn service_systemd_recipe_of_the_readme_as_an_ordinary_user() {
     assert_eq!(said, "none");
 }
 
-/// Another unit gets what works when it starts, as its own user; and starts without it all the same.
+/// Another unit gets the directories that work at its start, as its own user; and it starts even if none does.
 fn units_get_what_works(booted: &Booted) {
     let unit = "[Service]\nType=oneshot\nUser=65534\nEnvironment=GOCACHE=/own SECRET=abc\nRemainAfterExit=yes\n\
                 ExecStart=/bin/sh -c 'env; ls -l /run/hearthfs-job.service'\n";

@@ -1,4 +1,4 @@
-//! The unit files, as far as they can be judged without running them.
+//! The unit files, as far as they can be checked without running them.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,9 +8,9 @@ use crate::harness::command::{need, run};
 use crate::harness::node::Site;
 
 const LIMIT_MS: u64 = 60_000;
-/// What `systemd-analyze security` may say of a unit whose remaining points are not explained.
+/// The highest exposure in `systemd-analyze security` for a unit whose remaining points are not explained.
 const EXPOSURE_MAX: f64 = 3.0;
-/// Settings that give a service a mount namespace of its own: what it mounts would not show outside.
+/// Settings that give a service a mount namespace of its own: its mounts would not be visible outside.
 const HIDING: &[&str] = &[
     "BindPaths",
     "BindReadOnlyPaths",
@@ -67,7 +67,7 @@ fn service_units_verify() {
     let dir = site.dir("units");
     let names = ["hearthfs@.service", "hearthfs-gc@.service", "hearthfs-gc@.timer"];
     for name in names {
-        // The program is not installed where the units look for it.
+        // The program is not installed where the units expect it.
         let text = read(name).replace("/usr/bin/hearthfs", env!("CARGO_BIN_EXE_hearthfs"));
         std::fs::write(dir.join(name), text).must("write a unit");
     }
@@ -123,7 +123,7 @@ fn service_units_hide_no_mount() {
     assert_eq!(value("Type"), "notify");
     assert_eq!(value("RuntimeDirectoryPreserve"), "yes", "instances share the directory");
     assert!(value("CapabilityBoundingSet").contains("CAP_SYS_ADMIN"));
-    // Root mounts by mount(2): only then may this be set.
+    // Root mounts with mount(2), which allows this setting.
     assert_eq!(value("NoNewPrivileges"), "yes");
     assert_eq!(settings(&text).filter(|(name, _)| *name == "User").count(), 0);
 }

@@ -1,7 +1,7 @@
-//! Files of the cache directory that are cut, replaced or deleted under a running daemon.
+//! Files of the cache directory that are truncated, replaced or deleted under a running daemon.
 //!
-//! A program gets the right bytes or a miss, and the log says so once. It never gets other bytes, and never an error
-//! that is no miss; only the writer of a file that is spoilt while it is written may see one.
+//! A program gets the right bytes or a miss, and the log reports it once. It never gets other bytes
+//! or another error. Only the writer of a file that is damaged while it is written may get one.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ use crate::harness::{
 const LEN: usize = 5_000;
 const CUT: usize = 10;
 
-/// What happens to a file of the cache directory.
+/// The damage to a file of the cache directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Spoil {
     Cut,
@@ -48,7 +48,7 @@ fn spoil(path: &Path, how: Spoil) {
     }
 }
 
-/// Waits for the file: bytes become a blob at RELEASE, and the kernel sends that after `close` has returned.
+/// Waits for the file: bytes become a blob at RELEASE, which the kernel sends after `close` has returned.
 fn blob_of(node: &Node, bytes: &[u8]) -> PathBuf {
     let digest = blake3::hash(bytes).to_hex().to_string();
     eventually(10_000, "the blob's file", || {
@@ -61,30 +61,30 @@ fn warnings(node: &Node, about: &str) -> usize {
     node.log().lines().filter(|line| line.contains(" WARN ") && line.contains(about)).count()
 }
 
-/// Blobs that were read a moment ago, and that another process has open or not. Without a store what is gone is a miss; with one it
-/// is fetched again.
+/// Blobs that were just read, and that another process has open or not. Without a store what is
+/// gone is a miss; with one it is fetched again.
 fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
     for shared in [false, true] {
         let mut cluster = shared.then(|| Cluster::two(io));
         let site = Site::new();
         let alone = (!shared).then(|| Node::start(&site, "m", None, Options::new(io)));
         let node = alone.as_ref().or(cluster.as_ref().map(|two| &two.b)).must("a node");
-        let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+        let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
         let ways = SPOILS.into_iter().flat_map(|how| [false, true].map(|is_open| (how, is_open)));
         for (k, (how, is_open)) in ways.enumerate() {
             let (path, bytes) = (node.at(format!("{how:?}-{is_open}")), content(k as u64));
-            hand.put(&path, &bytes).must("put");
+            process.put(&path, &bytes).must("put");
             if let Some(two) = &cluster {
                 two.b.drain();
             }
             let fd = is_open.then(|| reader.open(&path, OFlags::RDONLY, 0).must("open"));
             for _ in 0..3 {
-                assert!(hand.get(&path) == Ok(bytes.clone()), "{how:?} before");
+                assert!(process.get(&path) == Ok(bytes.clone()), "{how:?} before");
             }
             spoil(&blob_of(node, &bytes), how);
             let mut missed = false;
             for _ in 0..5 {
-                match hand.get(&path) {
+                match process.get(&path) {
                     Ok(read) => assert!(read == bytes, "{how:?}, shared {shared}: other bytes"),
                     Err(errno) => {
                         assert_eq!(errno, Errno::NOENT, "{how:?}, shared {shared}");
@@ -93,14 +93,15 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
                 }
             }
             if let Some(fd) = fd {
-                // A file that was cut is lost to the processes that have it open; all else stays with them.
+                // A truncated file is lost for the processes that have it open; all other damage
+                // leaves them their bytes.
                 if how != Spoil::Cut {
                     assert!(reader.read(fd, 0, LEN) == Ok(bytes.clone()), "{how:?}: an open file");
                 }
                 reader.close(fd).must("close");
             }
             if shared {
-                eventually(10_000, "it is fetched again", || match hand.get(&path) {
+                eventually(10_000, "it is fetched again", || match process.get(&path) {
                     Ok(read) if read == bytes => Ok(()),
                     other => Err(format!("{how:?}: {:?}", other.map(|read| read.len()))),
                 });
@@ -113,8 +114,8 @@ fn bad_input_blobs_that_are_spoilt_after_a_read(io: Io) {
                 node.log()
             );
             let again = content(100 + k as u64);
-            hand.put(&path, &again).must("write it again");
-            assert!(hand.get(&path) == Ok(again), "{how:?} again");
+            process.put(&path, &again).must("write it again");
+            assert!(process.get(&path) == Ok(again), "{how:?} again");
         }
         if let Some(two) = &mut cluster {
             two.settle();
@@ -133,20 +134,20 @@ fn staged(node: &Node) -> PathBuf {
     })
 }
 
-/// When a staged file is spoilt.
+/// When a staged file is damaged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum When {
-    /// All is written, nothing is closed.
+    /// Everything is written, nothing is closed.
     Written,
-    /// A duplicate was closed: the version is published, and its file still in `staging/`.
+    /// A duplicate was closed: the version is published, and its file is still in `staging/`.
     Published,
 }
 
-/// What is being written. What the daemon does not know is left out: a file that is cut before its last close is one
-/// whose writer has cut it.
+/// Files that are being written. Damage that the daemon cannot notice is left out: a file that is
+/// truncated before its last close looks as if its writer had truncated it.
 fn bad_input_staged_files_that_are_spoilt(io: Io) {
     let cluster = Cluster::two(io);
-    let (mut hand, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
+    let (mut process, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let mut seq = 0;
     for when in [When::Written, When::Published] {
         for (word, flags) in
@@ -156,16 +157,16 @@ fn bad_input_staged_files_that_are_spoilt(io: Io) {
                 seq += 1;
                 let (name, bytes) = (format!("{when:?}-{word}-{how:?}"), content(seq));
                 let on_a = cluster.a.at(&name);
-                let fd = hand.open(&on_a, flags, 0o644).must("open");
-                hand.write(fd, &bytes).must("write");
+                let fd = process.open(&on_a, flags, 0o644).must("open");
+                process.write(fd, &bytes).must("write");
                 let file = staged(&cluster.a);
                 if when == When::Published {
-                    let copy = hand.dup(fd).must("dup");
-                    hand.close(copy).must("close a duplicate");
+                    let copy = process.dup(fd).must("dup");
+                    process.close(copy).must("close a duplicate");
                 }
                 spoil(&file, how);
-                // The writer may be told; what it is told is left open.
-                let refused = hand.close(fd).is_err();
+                // The writer may get an error or not.
+                let refused = process.close(fd).is_err();
                 let mut missed = false;
                 let right = |read: &[u8]| {
                     let cut = read == &bytes[..CUT] || read.is_empty();
@@ -193,9 +194,9 @@ fn bad_input_staged_files_that_are_spoilt(io: Io) {
                     "{name}: {told} warnings:\n{log}"
                 );
                 seq += 1;
-                // Until its RELEASE has come, the spoilt file is the one that is written again.
+                // Until its RELEASE has come, a rewrite uses the damaged file.
                 eventually(10_000, format_args!("{name}: again"), || {
-                    hand.put(&on_a, &content(seq)).map_err(|errno| errno.to_string())?;
+                    process.put(&on_a, &content(seq)).map_err(|errno| errno.to_string())?;
                     let read = reader.get(&on_a).map_err(|errno| errno.to_string())?;
                     if read == content(seq) { Ok(()) } else { Err("other bytes".to_owned()) }
                 });

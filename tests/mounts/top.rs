@@ -14,9 +14,9 @@ use crate::harness::{Cluster, Io, Must as _, sleep_ms};
 use crate::inside::{LIMIT_MS, asked, asked_by, good};
 use crate::users;
 
-/// `top` tells what happened in the interval, and who did it, to the user of the mount.
+/// `top` shows the user of the mount the events of the interval, and the clients that caused them.
 #[test]
-fn commands_top_tells_what_happens() {
+fn commands_top_shows_what_happens() {
     let cluster = Cluster::two(Io::best());
     let a = &cluster.a;
     put(&a.at("jax/jit_f-1-cache"), "content", 0o644);
@@ -57,7 +57,7 @@ fn commands_top_tells_what_happens() {
         assert_eq!(said.code(), code, "{said:?}");
         assert!(said.err.contains(says), "{said:?}");
     }
-    if users::can_be_others("commands_top_tells_what_happens", Io::best()) {
+    if users::can_be_others("commands_top_shows_what_happens", Io::best()) {
         users::let_in(cluster.site.path(), 0o755);
         let said = asked_by(users::B, &cluster, &["top"], &[&a.mount]);
         assert!(said.out.is_empty() && matches!(said.code(), 1 | 2), "{said:?}");
@@ -65,7 +65,8 @@ fn commands_top_tells_what_happens() {
     }
 }
 
-/// On a terminal `top` draws pages until it is told to end, however narrow it is, and leaves the terminal as it was.
+/// On a terminal `top` draws pages until it is ended, however narrow the terminal is, and restores
+/// the terminal.
 #[test]
 fn commands_top_on_a_terminal() {
     if !need("commands_top_on_a_terminal", "script") {
@@ -96,7 +97,7 @@ fn commands_top_on_a_terminal() {
             .lines()
             .filter(|line| line.matches(':').count() > 20)
             .map(|line| {
-                // What leaves the page may stand before it.
+                // Escape sequences that end the page may precede it.
                 line.rsplit('\u{1b}')
                     .next()
                     .unwrap_or(line)

@@ -1,4 +1,4 @@
-//! What changes nothing is not published, and no other node forgets a name for it.
+//! Operations without effect are not published, and no other node drops a cached name because of them.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -8,7 +8,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT}
 use crate::copies::SEEN_MS;
 use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes};
 
-/// Objects in the log, and what the writer counts as published.
+/// Returns the number of objects in the log, and the writer's count of publishes.
 fn counts(cluster: &Cluster) -> (usize, u64) {
     cluster.a.drain();
     (cluster.store.objects_in("log").len(), count(&cluster.a, "published"))
@@ -18,7 +18,7 @@ fn count(node: &Node, what: &str) -> u64 {
     node.status()["counters"][what].as_u64().must("a count")
 }
 
-/// Opens a lock file, locks it and lets go of it, as python-filelock does.
+/// Opens a lock file, locks and unlocks it, as python-filelock does.
 fn lock(path: &Path) {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
     let file: OwnedFd = rustix::fs::open(path, flags, Mode::from_raw_mode(0o644)).must("open");
@@ -27,7 +27,7 @@ fn lock(path: &Path) {
     rustix::fs::flock(&file, FlockOperation::Unlock).must("unlock");
 }
 
-/// A lock file is made once, however often it is used.
+/// A lock file is published once, however often it is used.
 fn unchanged_lock_files_are_published_once(io: Io) {
     let cluster = Cluster::two(io);
     let at = cluster.a.at("cache.lock");
@@ -37,7 +37,7 @@ fn unchanged_lock_files_are_published_once(io: Io) {
         lock(&at);
     }
     assert_eq!(counts(&cluster), before);
-    // A program that says so moves its time all the same.
+    // A program that sets its time explicitly still changes it.
     let set = Timespec { tv_sec: 1_700_000_000, tv_nsec: 5 };
     let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::CLOEXEC;
@@ -51,25 +51,25 @@ fn unchanged_lock_files_are_published_once(io: Io) {
 }
 in_both_modes!(unchanged_lock_files_are_published_once);
 
-/// Attributes that are equal, names that are missing, and files that are written as they are.
+/// Equal attributes, missing names, and files that are rewritten without a change.
 fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
     let cluster = Cluster::two(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let (dir, file, empty) = (cluster.a.at("dir"), cluster.a.at("dir/file"), cluster.a.at("empty"));
-    hand.mkdir(&dir).must("mkdir");
-    hand.put(&file, b"bytes").must("put");
-    hand.put(&empty, b"").must("put");
-    hand.chmod(&dir, 0o750).must("chmod");
-    hand.chmod(&file, 0o640).must("chmod");
-    hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+    process.mkdir(&dir).must("mkdir");
+    process.put(&file, b"bytes").must("put");
+    process.put(&empty, b"").must("put");
+    process.chmod(&dir, 0o750).must("chmod");
+    process.chmod(&file, 0o640).must("chmod");
+    process.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
     let before = counts(&cluster);
     let forgot = count(&cluster.b, "commits_applied");
     for _ in 0..5 {
-        hand.chmod(&dir, 0o750).must("chmod");
-        hand.chmod(&file, 0o640).must("chmod");
-        hand.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
+        process.chmod(&dir, 0o750).must("chmod");
+        process.chmod(&file, 0o640).must("chmod");
+        process.setxattr(&file, "user.tag", b"value", 0).must("setxattr");
         for path in [&dir, &file, &empty] {
-            let about = hand.stat(path).must("stat");
+            let about = process.stat(path).must("stat");
             let time = Timespec { tv_sec: about.mtime_s, tv_nsec: about.mtime_ns };
             let times = Timestamps {
                 last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -78,14 +78,14 @@ fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
             let none = rustix::fs::AtFlags::empty();
             rustix::fs::utimensat(rustix::fs::CWD, path, &times, none).must("utimensat");
         }
-        assert!(hand.unlink(&cluster.a.at("missing")).is_err());
-        hand.truncate(&file, 5).must("truncate");
-        hand.put(&empty, b"").must("put");
+        assert!(process.unlink(&cluster.a.at("missing")).is_err());
+        process.truncate(&file, 5).must("truncate");
+        process.put(&empty, b"").must("put");
     }
     assert_eq!(counts(&cluster), before);
     assert_eq!(count(&cluster.b, "commits_applied"), forgot, "nothing to forget names for");
-    // Bytes that are written anew are a change, also where they are the same: their time moves.
-    hand.put(&file, b"bytes").must("put");
+    // Rewriting the same bytes is a change: their time moves.
+    process.put(&file, b"bytes").must("put");
     assert_eq!(counts(&cluster).1, before.1 + 1);
 }
 in_both_modes!(unchanged_attributes_and_missing_names_are_not_published);
@@ -95,14 +95,14 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     let cluster = Cluster::two(io);
     let bytes = |n: u32| vec![n as u8; 9_000 + n as usize];
     let write = |node: &Node| {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         for n in 0..50 {
-            hand.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
+            process.put(&node.at(format!("file{n}")), &bytes(n)).must("put");
         }
         node.drain();
     };
     write(&cluster.a);
-    // A list of the log that is a moment old is not made again before an upload.
+    // A recent list of the log is not repeated before an upload.
     eventually(SEEN_MS, "node B has it", || {
         if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is not there".to_owned()) }
     });

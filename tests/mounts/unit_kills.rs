@@ -1,7 +1,7 @@
 //! P6 with P2 and P4: the daemon is killed at any moment while units are rewritten.
 //!
-//! What a fresh process finds is one version, on the node of its writers and on the other: before the kill, after the
-//! restart, and at last. Acknowledged completions are there.
+//! A fresh process finds one version, on the node of the writers and on the other: before the kill,
+//! after the restart, and at the end. Acknowledged completions are there.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,15 +13,15 @@ use crate::harness::body::Dice;
 use crate::harness::time::thread;
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, in_both_modes, wanted};
 
-/// How many kills there are, unless `HEARTHFS_TEST_KILLS` says otherwise.
+/// The number of kills, unless `HEARTHFS_TEST_KILLS` sets it.
 const KILLS: u64 = 12;
 const WRITERS: u64 = 3;
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 /// The files of a unit in the order in which they are written; the last is the entry point and completes it.
 const MEMBERS: [&str; 4] = ["k.json", "k.ttir", "k.llir", "__grp__k.json"];
 
-/// A process that rewrites one unit, and what it was told.
+/// A process that rewrites one unit, and the results that it got.
 struct Writer {
     dir: PathBuf,
     number: u64,
@@ -29,46 +29,46 @@ struct Writer {
     dice: Dice,
     /// The last version whose completion was acknowledged.
     done: Option<u64>,
-    /// The one that was being completed when the daemon died.
+    /// The version that was being completed when the daemon died.
     unsure: Option<u64>,
 }
 
-/// The list of a kernel is JSON, or it would stay on its node.
+/// The list of a kernel must be JSON; otherwise it would stay on its node.
 fn text(number: u64, version: u64) -> String {
     format!("\"{number}.{version}\"")
 }
 
 impl Writer {
     /// Writes a member as Triton does, or in place.
-    fn write(&mut self, hand: &mut SyscallProcess, name: &str) -> Result<(), Errno> {
+    fn write(&mut self, process: &mut SyscallProcess, name: &str) -> Result<(), Errno> {
         let bytes = text(self.number, self.version);
         if self.dice.below(2) == 0 {
-            return hand.put(&self.dir.join(name), bytes.as_bytes());
+            return process.put(&self.dir.join(name), bytes.as_bytes());
         }
-        let temporary = self.dir.join(format!("tmp.pid_{}_{}", hand.pid(), self.version));
-        hand.mkdir(&temporary)?;
-        hand.put(&temporary.join(name), bytes.as_bytes())?;
-        hand.rename(&temporary.join(name), &self.dir.join(name))?;
-        hand.rmdir(&temporary)
+        let temporary = self.dir.join(format!("tmp.pid_{}_{}", process.pid(), self.version));
+        process.mkdir(&temporary)?;
+        process.put(&temporary.join(name), bytes.as_bytes())?;
+        process.rename(&temporary.join(name), &self.dir.join(name))?;
+        process.rmdir(&temporary)
     }
 
-    fn step(&mut self, hand: &mut SyscallProcess) -> Result<(), Errno> {
+    fn step(&mut self, process: &mut SyscallProcess) -> Result<(), Errno> {
         self.version += 1;
         let (entry, others) = MEMBERS.split_last().must("there are some");
         for name in others {
-            self.write(hand, name)?;
+            self.write(process, name)?;
         }
         self.unsure = Some(self.version);
-        self.write(hand, entry)?;
+        self.write(process, entry)?;
         self.done = self.unsure.take();
         Ok(())
     }
 
     /// Writes until the daemon dies.
     fn work(&mut self) {
-        let mut hand = SyscallProcess::new();
+        let mut process = SyscallProcess::new();
         loop {
-            match self.step(&mut hand) {
+            match self.step(&mut process) {
                 Ok(()) => {}
                 Err(Errno::NOTCONN | Errno::CONNABORTED) => return,
                 Err(errno) => panic!("writer {}: {errno}", self.number),
@@ -76,7 +76,7 @@ impl Writer {
         }
     }
 
-    /// Looks at the unit after a restart.
+    /// Checks the unit after a restart.
     fn verify(&mut self, when: &str) {
         let found = found(&self.dir, when).map(|text| {
             let version = text.trim_matches('"').split_once('.').must(&text).1.to_owned();
@@ -92,10 +92,10 @@ impl Writer {
     }
 }
 
-/// Returns what a fresh process finds in all members of a unit; `None` where there is no entry point.
+/// Returns what a fresh process finds in all members of a unit; `None` if there is no entry point.
 fn found(dir: &Path, when: &str) -> Option<String> {
-    let mut hand = SyscallProcess::new();
-    let mut get = |name: &str| match hand.get(&dir.join(name)) {
+    let mut process = SyscallProcess::new();
+    let mut get = |name: &str| match process.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(Errno::NOENT) => None,
         Err(errno) => panic!("{when}, {name}: {errno}"),

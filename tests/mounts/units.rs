@@ -1,4 +1,4 @@
-//! P6: entries of several files, by the programs that write them.
+//! P6: entries of several files, with the programs that write them.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,10 +19,10 @@ use crate::harness::{
 use crate::clients::{command, json, python_with};
 
 const LIMIT_MS: u64 = 900_000;
-/// Until what is remote is seen on another node, also on a busy machine.
+/// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 
-/// Returns how many races there are, unless `HEARTHFS_TEST_RACES` says otherwise.
+/// Returns the number of races, unless `HEARTHFS_TEST_RACES` sets it.
 fn races() -> u32 {
     u32::try_from(wanted("HEARTHFS_TEST_RACES", 12)).must("a number of races")
 }
@@ -67,7 +67,7 @@ fn groups(cluster: &Cluster, python: &Path, node: &Node, args: &[&str]) -> Comma
     command
 }
 
-/// Two processes on each of two nodes go through the same keys at once, and others watch.
+/// Two processes on each of two nodes use the same keys concurrently, and others watch.
 fn p6_units_of_triton(io: Io) {
     let Some(python) = python_with(&format!("p6_units_of_triton::{}", io.word()), "triton") else {
         return;
@@ -111,22 +111,22 @@ in_both_modes!(p6_units_of_triton);
 const STEPS: [&str; 3] = ["k.json", "k.ttir", "__grp__k.json"];
 
 /// Writes one member as Triton does, or in place.
-fn write_member(hand: &mut SyscallProcess, dir: &Path, name: &str, text: &str, renamed: bool) {
+fn write_member(process: &mut SyscallProcess, dir: &Path, name: &str, text: &str, renamed: bool) {
     if !renamed {
-        return hand.put(&dir.join(name), text.as_bytes()).must(name);
+        return process.put(&dir.join(name), text.as_bytes()).must(name);
     }
-    let temporary = dir.join(format!("tmp.pid_{}_x", hand.pid()));
-    hand.mkdir(&temporary).must("mkdir");
-    hand.put(&temporary.join(name), text.as_bytes()).must("put");
-    hand.rename(&temporary.join(name), &dir.join(name)).must("rename");
-    hand.rmdir(&temporary).must("rmdir");
-    assert_eq!(hand.rmdir(dir), Err(Errno::NOTEMPTY), "the directory holds a draft");
+    let temporary = dir.join(format!("tmp.pid_{}_x", process.pid()));
+    process.mkdir(&temporary).must("mkdir");
+    process.put(&temporary.join(name), text.as_bytes()).must("put");
+    process.rename(&temporary.join(name), &dir.join(name)).must("rename");
+    process.rmdir(&temporary).must("rmdir");
+    assert_eq!(process.rmdir(dir), Err(Errno::NOTEMPTY), "the directory holds a draft");
 }
 
 /// Returns what a fresh process finds of a unit.
 fn found(dir: &Path) -> Vec<Option<String>> {
-    let mut hand = SyscallProcess::new();
-    let mut get = |name: &&str| match hand.get(&dir.join(name)) {
+    let mut process = SyscallProcess::new();
+    let mut get = |name: &&str| match process.get(&dir.join(name)) {
         Ok(bytes) => Some(String::from_utf8(bytes).must("text")),
         Err(errno) => {
             assert_eq!(errno, Errno::NOENT, "{name}");
@@ -141,7 +141,7 @@ fn whole(text: &str) -> Vec<Option<String>> {
     vec![Some(text.to_owned()); STEPS.len()]
 }
 
-/// A unit is there as it was before, or as it was completed, wherever its daemon or its writer was killed.
+/// A unit has its old or its completed version, wherever its daemon or its writer was killed.
 fn p6_units_through_kills(io: Io) {
     let mut cluster = Cluster::two(io);
     let mut last: Option<String> = None;
@@ -149,7 +149,7 @@ fn p6_units_through_kills(io: Io) {
     for renamed in [false, true] {
         for victim in ["daemon", "writer"] {
             for steps in 0..=STEPS.len() {
-                // The list of a kernel is JSON, or it would stay on its node.
+                // The list of a kernel must be JSON; otherwise it would stay on its node.
                 let text = format!("\"{renamed} {victim} {steps}\"");
                 let dir = cluster.a.at("triton/K");
                 let mut writer = SyscallProcess::new();
@@ -179,7 +179,7 @@ fn p6_units_through_kills(io: Io) {
     }
     cluster.settle();
     let wanted = last.as_deref().map_or(vec![None; STEPS.len()], whole);
-    // What is remote is seen there after the freshness, and meanwhile what a fresh process finds is of one version.
+    // Uploaded changes are visible there after the freshness; meanwhile a fresh process finds one version.
     let away = cluster.b.at("triton/K");
     eventually(SEEN_MS, "the other node has it", || {
         let seen = found(&away);
@@ -187,14 +187,14 @@ fn p6_units_through_kills(io: Io) {
         assert!(texts.len() <= 1, "mixed: {seen:?}");
         if seen == wanted { Ok(()) } else { Err(format!("{seen:?}")) }
     });
-    // A draft that was not completed is on neither node, also after the time for which a draft is kept back.
+    // An uncompleted draft is on neither node, also after the time for which a draft is held back.
     cluster.a.kill_only();
     cluster.a.up();
     assert_eq!(found(&cluster.a.at("triton/K")), wanted);
 }
 in_both_modes!(p6_units_through_kills);
 
-/// What is renamed into a draft is seen by its writer alone, and the kernel goes on knowing all other names.
+/// Only the writer sees what is renamed into a draft, and the kernel keeps all other names cached.
 fn p6_units_renamed_members_leave_other_names_known(io: Io) {
     let cluster = Cluster::with(Store::dir, &Options::new(io).alone());
     let dir = cluster.a.at("triton/K");
@@ -204,7 +204,7 @@ fn p6_units_renamed_members_leave_other_names_known(io: Io) {
     let lookups = || cluster.a.status()["counters"]["operations"]["lookup"].as_u64().must("count");
     let known = || std::fs::metadata(cluster.a.at("known")).map(drop).must("stat");
     let cost = |before: u64| lookups() - before;
-    // The directory and what is in it are asked for once.
+    // The directory and its names are looked up once.
     write_member(&mut writer, &dir, STEPS[0], "\"1\"", true);
     known();
     let mut asked = 0;
@@ -217,14 +217,16 @@ fn p6_units_renamed_members_leave_other_names_known(io: Io) {
         assert_eq!(found(&dir), vec![None; STEPS.len()], "seen by others before it is whole");
         assert_eq!(writer.get(&dir.join(STEPS[1])).must("its own"), text.as_bytes());
         known();
-        // The temporary directory, the file in it twice, and the name that it gets; on a busy machine one that is old.
+        // The temporary directory, the file in it twice, and its final name; on a busy machine also
+        // one that has expired.
         assert!(written - before <= 5, "{} lookups for a member", written - before);
     }
     assert!(asked <= 1, "{asked} lookups of a known name");
 }
 in_both_modes!(p6_units_renamed_members_leave_other_names_known);
 
-/// Common tools on a unit while a process writes its next version: a copy is of one version, and a removal spoils none.
+/// Common tools on a unit while a process writes its next version: a copy has one version, and a
+/// removal damages none.
 fn bad_input_units_under_common_tools(io: Io) {
     let cluster = Cluster::two(io);
     let dir = cluster.a.at("triton/K");
@@ -246,7 +248,7 @@ fn bad_input_units_under_common_tools(io: Io) {
             "copied" => {
                 for to in [&plain, &other] {
                     assert!(tool(&["cp", "-r", &text(&dir), &text(to)]).status.success());
-                    // A tool that writes the marker first completes the unit by its exit.
+                    // A tool that writes the marker first completes the unit when it exits.
                     eventually(SEEN_MS, to.display(), || {
                         let seen = found(to);
                         if seen == whole(&old) { Ok(()) } else { Err(format!("{seen:?}")) }
@@ -254,7 +256,7 @@ fn bad_input_units_under_common_tools(io: Io) {
                 }
             }
             "moved" => {
-                // The draft goes along, as it is.
+                // The draft moves along, as it is.
                 assert!(tool(&["mv", &text(&dir), &text(&plain)]).status.success());
                 std::fs::create_dir(&dir).must("mkdir");
                 for name in &STEPS[..2] {

@@ -1,6 +1,7 @@
-//! Two users of one mount, and what one of them has to lose.
+//! Two users of one mount, one of whom attacks the other.
 //!
-//! Owns the two nodes that tests of isolation stand on. Must never be used without root, which alone can become others.
+//! Owns the two nodes for tests of isolation. Must never be used without root, which alone can
+//! become other users.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -10,13 +11,13 @@ use rustix::io::Errno;
 use crate::harness::syscall_process::User;
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, eventually, is_root, skipped};
 
-/// Who has something to lose.
+/// The victim.
 pub(crate) const A: User = User { uid: 63_001, gid: 63_001 };
-/// Who attacks.
+/// The attacker.
 pub(crate) const B: User = User { uid: 63_002, gid: 63_002 };
 const USERS_NEED_ROOT: &str = "only root can become other users";
 
-/// Returns whether the test can become other users, or reports the skip.
+/// Reports whether the test can become other users, and otherwise reports the skip.
 pub(crate) fn can_be_others(test: &str, io: Io) -> bool {
     if !is_root() {
         skipped(&format!("{test}::{}", io.word()), USERS_NEED_ROOT);
@@ -30,7 +31,13 @@ pub(crate) fn let_in(dir: &Path, mode: u32) {
     std::fs::set_permissions(dir, permissions).must("set a directory's mode");
 }
 
-/// Two nodes with three directories: `open` (0777), `sticky` (1777), and `private` (A's, 0700); and who acts there.
+/// Fails with all faults that a test has found.
+pub(crate) fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// Two nodes with three directories: `open` (0777), `sticky` (1777), and `private` (A's, 0700);
+/// with processes of the users.
 pub(crate) struct World {
     pub(crate) a: SyscallProcess,
     pub(crate) b: SyscallProcess,
@@ -61,10 +68,10 @@ impl World {
         Some(Self { a: SyscallProcess::of(A, &[]), b: SyscallProcess::of(B, &[]), root, cluster })
     }
 
-    /// Compares entries with what they were, on both nodes, when all changes have arrived everywhere.
+    /// Compares entries with their earlier state, on both nodes, after all changes have arrived everywhere.
     pub(crate) fn check_both(&mut self, precious: &[(String, Entry)], faults: &mut Vec<String>) {
         self.cluster.settle();
-        // What either node has seen last is seen on the other too, and with it all before.
+        // The last change of either node is visible on the other, and so are all before it.
         for (from, to) in [(&self.cluster.a, &self.cluster.b), (&self.cluster.b, &self.cluster.a)] {
             let mark = format!("open/mark{}", faults.len() + precious.len());
             self.root.put(&from.at(&mark), b"mark").must("put a mark");
@@ -99,7 +106,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Looks at a file; one that is missing has no bytes.
+    /// Reads a file; a missing one has no bytes.
     pub(crate) fn of(root: &mut SyscallProcess, path: &Path) -> Self {
         let bytes = root.get(path);
         let Ok(stat) = root.stat(path) else {
@@ -123,7 +130,7 @@ impl Entry {
         }
     }
 
-    /// Says in what another look differs from this one.
+    /// Describes how a later state differs from this one.
     pub(crate) fn differs(&self, after: &Self, when: &str) -> Option<String> {
         let mut apart = Vec::new();
         if self.bytes != after.bytes {

@@ -1,4 +1,4 @@
-//! Commands and daemons of different versions: each understands what it knows of the other.
+//! Commands and daemons of different versions: each understands the part of the other that it knows.
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -10,7 +10,7 @@ use crate::copies::put;
 use crate::harness::time::thread;
 use crate::harness::{Cluster, Io, Must as _, Node};
 
-/// What the first daemon with a socket told of itself.
+/// The fields of the first daemon with a socket.
 const FIRST: [&str; 16] = [
     "version",
     "pid",
@@ -43,7 +43,7 @@ fn socket(node: &Node) -> PathBuf {
     paths.find(|path| is_socket(path) && of_node(path)).must("a socket")
 }
 
-/// Sends one line and returns the last one that is answered.
+/// Sends one line and returns the last line of the answer.
 fn said(socket: &PathBuf, line: &str) -> Value {
     let mut stream = UnixStream::connect(socket).must("connect");
     writeln!(stream, "{line}").must("ask");
@@ -54,10 +54,10 @@ fn said(socket: &PathBuf, line: &str) -> Value {
     serde_json::from_str(last).must(format_args!("JSON: {last}"))
 }
 
-/// Answers a line, with the node's own daemon at hand.
+/// Answers a line, with access to the node's own daemon.
 type Answer = fn(&str, &dyn Fn(&str) -> Value) -> Value;
 
-/// Puts another daemon in the place of a node's own, which is asked for what `answer` does not say itself.
+/// Replaces a node's own daemon; requests that `answer` does not handle are passed on to it.
 fn stand_in(node: &Node, answer: Answer) {
     let at = socket(node);
     let behind = at.with_extension("behind");
@@ -82,7 +82,7 @@ fn op_of(line: &str) -> String {
     request["op"].as_str().must("an op").to_owned()
 }
 
-/// What the first version asked, byte for byte, and what it read of the answers.
+/// The request of the first version, byte for byte, and what it read of the answers.
 #[test]
 fn bad_input_an_old_status_asks_a_new_daemon() {
     let cluster = Cluster::two(Io::best());
@@ -111,7 +111,7 @@ fn bad_input_an_old_status_asks_a_new_daemon() {
     assert_eq!(refused["error"]["kind"], "Invalid", "{refused:#}");
 }
 
-/// An older daemon tells less, and refuses what it does not know.
+/// An older daemon reports less, and refuses unknown requests.
 #[test]
 fn bad_input_a_new_status_asks_an_old_daemon() {
     let cluster = Cluster::two(Io::best());
@@ -161,9 +161,9 @@ fn bad_input_a_new_status_asks_an_old_daemon() {
     assert!((found.out + &found.err).contains("0.0.1"), "doctor names both versions");
 }
 
-/// A newer daemon tells what this version does not know.
+/// A newer daemon reports fields that this version does not know.
 #[test]
-fn bad_input_a_status_asks_a_daemon_of_later() {
+fn bad_input_a_status_asks_a_newer_daemon() {
     let cluster = Cluster::two(Io::best());
     let (a, mount) = (&cluster.a, cluster.a.mount.to_str().must("text"));
     stand_in(a, |line, ask| {

@@ -1,39 +1,17 @@
-//! Who sees what, and when: the rules of writing, one by one, on one node.
+//! Which process sees what, and when: the rules of writing, one by one, on one node without a remote.
 
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::harness::body::{self, Id};
-use crate::harness::node::Site;
+use crate::harness::node::Alone;
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE, SCRATCH};
-use crate::harness::{Io, Must as _, Node, Options, SyscallProcess, in_both_modes, now, tree};
+use crate::harness::{Io, Must as _, Options, SyscallProcess, in_both_modes, now, tree};
 
 const READ_WRITE: OFlags = OFlags::RDWR.union(OFlags::CREATE);
-
-/// One node without a remote: these rules hold with none.
-struct Alone {
-    node: Node,
-    _site: Site,
-}
-
-impl Alone {
-    fn new(io: Io) -> Self {
-        Self::with(Options::new(io))
-    }
-
-    fn with(options: Options) -> Self {
-        let site = if options.alone { Site::alone() } else { Site::new() };
-        let node = Node::start(&site, "m", None, options);
-        Self { node, _site: site }
-    }
-
-    fn at(&self, name: &str) -> PathBuf {
-        self.node.at(name)
-    }
-}
 
 fn whole(id: u64, len: usize) -> Vec<u8> {
     body::make(Id { writer: 1, seq: id }, len)
@@ -46,15 +24,15 @@ fn elapsed_ms(since: std::time::Instant) -> u64 {
 /// Rule 1: the name is there at once; `O_EXCL` has one winner.
 fn visibility_1_create_shows_the_name_and_has_one_winner(io: Io) {
     let alone = Alone::new(io);
-    let mut hands: Vec<SyscallProcess> = (0..6).map(|_| SyscallProcess::new()).collect();
+    let mut processes: Vec<SyscallProcess> = (0..6).map(|_| SyscallProcess::new()).collect();
     for round in 0..20 {
         let path = alone.at(&format!("lock{round}"));
         let mut winners = 0;
         std::thread::scope(|scope| {
             let path = &path;
-            let tries: Vec<_> = hands
+            let tries: Vec<_> = processes
                 .iter_mut()
-                .map(|hand| scope.spawn(move || hand.open(path, CREATE_NEW, 0o644)))
+                .map(|process| scope.spawn(move || process.open(path, CREATE_NEW, 0o644)))
                 .collect();
             for tried in tries {
                 match tried.join().must("a try") {
@@ -114,22 +92,22 @@ fn visibility_2_emptying_by_another_process_starts_anew(io: Io) {
 }
 in_both_modes!(visibility_2_emptying_by_another_process_starts_anew);
 
-/// Rule 2: the same process may empty its own file again, and goes on in the same generation.
+/// Rule 2: the same process may truncate its own file again, and continues in the same generation.
 fn visibility_2_emptying_by_the_same_process_is_the_same_file(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand) = (alone.at("twice"), SyscallProcess::new());
-    let first = hand.open(&path, IN_PLACE, 0o644).must("open");
-    hand.write(first, &[b'a'; 10_000]).must("write");
-    let second = hand.open(&path, IN_PLACE, 0o644).must("open and empty again");
-    assert_eq!(hand.fstat(first).must("fstat").size, 0);
-    hand.write(second, b"short").must("write");
-    hand.close(first).must("close");
-    hand.close(second).must("close");
+    let (path, mut process) = (alone.at("twice"), SyscallProcess::new());
+    let first = process.open(&path, IN_PLACE, 0o644).must("open");
+    process.write(first, &[b'a'; 10_000]).must("write");
+    let second = process.open(&path, IN_PLACE, 0o644).must("open and empty again");
+    assert_eq!(process.fstat(first).must("fstat").size, 0);
+    process.write(second, b"short").must("write");
+    process.close(first).must("close");
+    process.close(second).must("close");
     assert_eq!(std::fs::read(&path).must("read"), b"short");
 }
 in_both_modes!(visibility_2_emptying_by_the_same_process_is_the_same_file);
 
-/// Rule 3: a reader of what was never published waits for the publish.
+/// Rule 3: a reader of a file that was never published waits for the publish.
 fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
     let alone = Alone::with(Options::new(io).alone());
     let (path, bytes) = (alone.at("first"), whole(1, 100_000));
@@ -152,7 +130,7 @@ fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
 }
 in_both_modes!(visibility_3_a_reader_waits_for_the_first_publish);
 
-/// Rule 3: the wait is bounded, and then the file is not there.
+/// Rule 3: the wait is bounded, and after it the file does not exist.
 fn visibility_3_the_wait_ends_with_enoent(io: Io) {
     let alone = Alone::with(Options::new(io).alone().open_wait("1s"));
     let path = alone.at("never");
@@ -168,7 +146,7 @@ fn visibility_3_the_wait_ends_with_enoent(io: Io) {
 }
 in_both_modes!(visibility_3_the_wait_ends_with_enoent);
 
-/// Rule 3: who writes sees its own bytes; who does not sees the published ones.
+/// Rule 3: a writer sees its own bytes; other processes see the published ones.
 fn visibility_3_the_writer_sees_its_own_bytes(io: Io) {
     let alone = Alone::new(io);
     let path = alone.at("own");
@@ -201,7 +179,7 @@ fn visibility_4_publish_is_done_when_close_returns(io: Io) {
 }
 in_both_modes!(visibility_4_publish_is_done_when_close_returns);
 
-/// Rule 4: a descriptor that is inherited and written by several programs, as shells do.
+/// Rule 4: several programs inherit and write one descriptor, as in shells.
 fn visibility_4_shell_redirections_keep_every_byte(io: Io) {
     let alone = Alone::new(io);
     let script =
@@ -222,26 +200,26 @@ in_both_modes!(visibility_4_shell_redirections_keep_every_byte);
 /// Rule 4: a child that inherits the descriptor and exits does not end the parent's writing.
 fn visibility_4_a_child_that_exits_is_not_the_last_close(io: Io) {
     let alone = Alone::new(io);
-    let (path, bytes, mut hand) = (alone.at("parent"), whole(1, 400_000), SyscallProcess::new());
-    let fd = hand.open(&path, IN_PLACE, 0o644).must("open");
+    let (path, bytes, mut process) = (alone.at("parent"), whole(1, 400_000), SyscallProcess::new());
+    let fd = process.open(&path, IN_PLACE, 0o644).must("open");
     for piece in bytes.chunks(100_000) {
-        hand.write(fd, piece).must("write");
-        hand.spawn_and_exit(0);
+        process.write(fd, piece).must("write");
+        process.spawn_and_exit(0);
     }
-    hand.close(fd).must("close");
+    process.close(fd).must("close");
     assert!(std::fs::read(&path).must("read") == bytes);
 }
 in_both_modes!(visibility_4_a_child_that_exits_is_not_the_last_close);
 
-/// Rule 5: writing begins from what is published, in private, and opening to write is not writing.
+/// Rule 5: writing starts from the published version, in private, and opening for writing is not writing.
 fn visibility_5_writing_begins_from_what_is_published(io: Io) {
     let alone = Alone::new(io);
     let (mut writer, mut reader) = (SyscallProcess::new(), SyscallProcess::new());
     let path = alone.at("entry");
     writer.put(&path, b"first version").must("put");
     let published = || alone.node.status()["counters"]["published"].as_u64().must("a count");
-    let look = |hand: &mut SyscallProcess| {
-        let about = hand.stat(&path).must("stat");
+    let look = |process: &mut SyscallProcess| {
+        let about = process.stat(&path).must("stat");
         (published(), about.size, about.mtime_s, about.mtime_ns)
     };
     let before = look(&mut reader);
@@ -265,23 +243,23 @@ fn visibility_5_writing_begins_from_what_is_published(io: Io) {
 }
 in_both_modes!(visibility_5_writing_begins_from_what_is_published);
 
-/// Rule 6: renaming what is open, over what is open.
+/// Rule 6: renaming an open file, and over an open file.
 fn visibility_6_rename_of_and_over_open_files(io: Io) {
     let alone = Alone::new(io);
     let (tmp, name) = (alone.at("x.tmp"), alone.at("x"));
-    let mut hand = SyscallProcess::new();
-    let fd = hand.open(&tmp, CREATE_NEW, 0o600).must("create");
-    hand.write(fd, b"before ").must("write");
-    hand.rename(&tmp, &name).must("rename while open");
-    hand.write(fd, b"after").must("write on");
-    hand.close(fd).must("close");
+    let mut process = SyscallProcess::new();
+    let fd = process.open(&tmp, CREATE_NEW, 0o600).must("create");
+    process.write(fd, b"before ").must("write");
+    process.rename(&tmp, &name).must("rename while open");
+    process.write(fd, b"after").must("write on");
+    process.close(fd).must("close");
     assert_eq!(std::fs::read(&name).must("read"), b"before after");
     assert!(!tmp.exists(), "the temporary is gone");
 
     let mut reader = SyscallProcess::new();
     let held = reader.open(&name, OFlags::RDONLY, 0).must("open");
-    hand.put(&tmp, b"replacement").must("write");
-    hand.rename(&tmp, &name).must("rename over an open file");
+    process.put(&tmp, b"replacement").must("write");
+    process.rename(&tmp, &name).must("rename over an open file");
     assert_eq!(reader.read(held, 0, 100).must("read the held one"), b"before after");
     assert_eq!(reader.get(&name).must("read the new one"), b"replacement");
     assert_eq!(tree::texts(&alone.node.mount), ["x"]);
@@ -291,33 +269,33 @@ in_both_modes!(visibility_6_rename_of_and_over_open_files);
 /// Rule 6: directories, flags, and the errors that programs rely on.
 fn visibility_6_rename_of_directories_and_flags(io: Io) {
     let alone = Alone::new(io);
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     let at = |name: &str| alone.at(name);
     let (d, e, f) = (at("d"), at("e"), at("f"));
     for dir in [&d, &e, &f] {
-        hand.mkdir(dir).must("mkdir");
+        process.mkdir(dir).must("mkdir");
     }
-    hand.put(&at("d/one"), b"1").must("put");
-    hand.put(&at("f/two"), b"2").must("put");
-    hand.rename(&d, &e).must("rename a directory onto an empty one");
-    assert_eq!(hand.get(&at("e/one")).must("read"), b"1");
-    assert_eq!(hand.rename(&e, &f), Err(Errno::NOTEMPTY));
-    assert_eq!(hand.rmdir(&f), Err(Errno::NOTEMPTY));
-    hand.rename(&e, &at("g")).must("rename a directory onto a missing name");
-    assert_eq!(hand.rename(&at("g"), &at("g/inside")), Err(Errno::INVAL));
-    assert_eq!(hand.rename(&at("g"), &at("f/two")), Err(Errno::NOTDIR));
-    assert_eq!(hand.rename(&at("f/two"), &at("g")), Err(Errno::ISDIR));
-    assert_eq!(hand.rename(&at("nothing"), &at("h")), Err(Errno::NOENT));
-    assert_eq!(hand.rename_with(&at("f/two"), &at("g/one"), 1), Err(Errno::EXIST));
-    hand.rename_with(&at("f/two"), &at("g/two"), 1).must("NOREPLACE onto nothing");
-    hand.rename_with(&at("g/one"), &at("g/two"), 2).must("EXCHANGE");
-    assert_eq!(hand.get(&at("g/one")).must("read"), b"2");
-    assert_eq!(hand.get(&at("g/two")).must("read"), b"1");
-    hand.rename_with(&at("f"), &at("g"), 2).must("EXCHANGE of directories");
-    assert_eq!(hand.get(&at("f/one")).must("read"), b"2");
-    assert_eq!(hand.rename_with(&at("g"), &at("none"), 2), Err(Errno::NOENT));
-    hand.rmdir(&at("g")).must("rmdir of the empty one");
-    assert_eq!(hand.rmdir(&at("g")), Err(Errno::NOENT));
+    process.put(&at("d/one"), b"1").must("put");
+    process.put(&at("f/two"), b"2").must("put");
+    process.rename(&d, &e).must("rename a directory onto an empty one");
+    assert_eq!(process.get(&at("e/one")).must("read"), b"1");
+    assert_eq!(process.rename(&e, &f), Err(Errno::NOTEMPTY));
+    assert_eq!(process.rmdir(&f), Err(Errno::NOTEMPTY));
+    process.rename(&e, &at("g")).must("rename a directory onto a missing name");
+    assert_eq!(process.rename(&at("g"), &at("g/inside")), Err(Errno::INVAL));
+    assert_eq!(process.rename(&at("g"), &at("f/two")), Err(Errno::NOTDIR));
+    assert_eq!(process.rename(&at("f/two"), &at("g")), Err(Errno::ISDIR));
+    assert_eq!(process.rename(&at("nothing"), &at("h")), Err(Errno::NOENT));
+    assert_eq!(process.rename_with(&at("f/two"), &at("g/one"), 1), Err(Errno::EXIST));
+    process.rename_with(&at("f/two"), &at("g/two"), 1).must("NOREPLACE onto nothing");
+    process.rename_with(&at("g/one"), &at("g/two"), 2).must("EXCHANGE");
+    assert_eq!(process.get(&at("g/one")).must("read"), b"2");
+    assert_eq!(process.get(&at("g/two")).must("read"), b"1");
+    process.rename_with(&at("f"), &at("g"), 2).must("EXCHANGE of directories");
+    assert_eq!(process.get(&at("f/one")).must("read"), b"2");
+    assert_eq!(process.rename_with(&at("g"), &at("none"), 2), Err(Errno::NOENT));
+    process.rmdir(&at("g")).must("rmdir of the empty one");
+    assert_eq!(process.rmdir(&at("g")), Err(Errno::NOENT));
     assert_eq!(tree::texts(&alone.node.mount), ["f"]);
 }
 in_both_modes!(visibility_6_rename_of_directories_and_flags);
@@ -325,29 +303,30 @@ in_both_modes!(visibility_6_rename_of_directories_and_flags);
 /// Rule 6: unlink of open files: still readable and writable, gone from the directory, link count 0.
 fn visibility_6_unlink_of_open_files(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand, mut other) = (alone.at("u"), SyscallProcess::new(), SyscallProcess::new());
-    hand.put(&path, &whole(1, 50_000)).must("put");
+    let (path, mut process, mut other) =
+        (alone.at("u"), SyscallProcess::new(), SyscallProcess::new());
+    process.put(&path, &whole(1, 50_000)).must("put");
     let reading = other.open(&path, OFlags::RDONLY, 0).must("open to read");
-    let writing = hand.open(&path, OFlags::RDWR, 0).must("open to write");
-    hand.pwrite(writing, 0, b"changed").must("write");
-    hand.unlink(&path).must("unlink");
-    assert_eq!(hand.fstat(writing).must("fstat").nlink, 0);
+    let writing = process.open(&path, OFlags::RDWR, 0).must("open to write");
+    process.pwrite(writing, 0, b"changed").must("write");
+    process.unlink(&path).must("unlink");
+    assert_eq!(process.fstat(writing).must("fstat").nlink, 0);
     assert_eq!(other.fstat(reading).must("fstat").nlink, 0);
     assert!(tree::texts(&alone.node.mount).is_empty(), "the directory is empty");
-    assert_eq!(hand.get(&path), Err(Errno::NOENT));
+    assert_eq!(process.get(&path), Err(Errno::NOENT));
     assert!(other.read(reading, 0, 60_000).must("read") == whole(1, 50_000));
-    hand.pwrite(writing, 50_000, b"more").must("write on");
-    assert_eq!(hand.read(writing, 0, 7).must("read"), b"changed");
-    hand.put(&path, b"another").must("a new file of that name");
-    hand.close(writing).must("close the unlinked one");
-    assert_eq!(hand.get(&path).must("read"), b"another");
+    process.pwrite(writing, 50_000, b"more").must("write on");
+    assert_eq!(process.read(writing, 0, 7).must("read"), b"changed");
+    process.put(&path, b"another").must("a new file of that name");
+    process.close(writing).must("close the unlinked one");
+    assert_eq!(process.get(&path).must("read"), b"another");
 
     let temporary = alone.at("t");
-    let fd = hand.open(&temporary, SCRATCH, 0o600).must("create");
-    hand.unlink(&temporary).must("unlink at once");
-    hand.write(fd, b"scratch").must("write");
-    assert_eq!(hand.read(fd, 0, 9).must("read"), b"scratch");
-    hand.close(fd).must("close");
+    let fd = process.open(&temporary, SCRATCH, 0o600).must("create");
+    process.unlink(&temporary).must("unlink at once");
+    process.write(fd, b"scratch").must("write");
+    assert_eq!(process.read(fd, 0, 9).must("read"), b"scratch");
+    process.close(fd).must("close");
     assert_eq!(tree::texts(&alone.node.mount), ["u"]);
 }
 in_both_modes!(visibility_6_unlink_of_open_files);
@@ -355,26 +334,26 @@ in_both_modes!(visibility_6_unlink_of_open_files);
 /// Rule 7: names, modes, symbolic links, times.
 fn visibility_7_attributes_are_kept(io: Io) {
     let alone = Alone::new(io);
-    let (path, mut hand) = (alone.at("a"), SyscallProcess::new());
+    let (path, mut process) = (alone.at("a"), SyscallProcess::new());
     let before = crate::harness::time::wall().as_secs() as i64;
-    hand.put(&path, b"#!/bin/sh\nexit 7\n").must("put");
-    let stat = hand.stat(&path).must("stat");
+    process.put(&path, b"#!/bin/sh\nexit 7\n").must("put");
+    let stat = process.stat(&path).must("stat");
     assert!((before - 2..before + 60).contains(&stat.mtime_s), "written at {}", stat.mtime_s);
-    hand.chmod(&path, 0o751).must("chmod");
-    hand.utimes(&path, 1_234_567_890, 123_456_789).must("utimes");
-    let stat = hand.stat(&path).must("stat");
+    process.chmod(&path, 0o751).must("chmod");
+    process.utimes(&path, 1_234_567_890, 123_456_789).must("utimes");
+    let stat = process.stat(&path).must("stat");
     assert_eq!(stat.mode & 0o7777, 0o751);
     assert_eq!((stat.mtime_s, stat.mtime_ns), (1_234_567_890, 123_456_789));
     let status = crate::harness::command::run(&mut std::process::Command::new(&path), 10_000);
     assert_eq!(status.code(), 7, "a program runs from the mount");
-    hand.symlink(Path::new("no/such/target"), &alone.at("s")).must("symlink");
-    assert_eq!(hand.symlink(Path::new("x"), &alone.at("s")), Err(Errno::EXIST));
-    assert_eq!(hand.readlink(&alone.at("s")).must("readlink"), b"no/such/target");
-    assert_eq!(hand.stat(&alone.at("s")), Err(Errno::NOENT));
-    assert_eq!(hand.lstat(&alone.at("s")).must("lstat").mode & 0o170_000, 0o120_000);
-    let fd = hand.open(&alone.at("s"), OFlags::RDONLY | OFlags::NOFOLLOW, 0);
+    process.symlink(Path::new("no/such/target"), &alone.at("s")).must("symlink");
+    assert_eq!(process.symlink(Path::new("x"), &alone.at("s")), Err(Errno::EXIST));
+    assert_eq!(process.readlink(&alone.at("s")).must("readlink"), b"no/such/target");
+    assert_eq!(process.stat(&alone.at("s")), Err(Errno::NOENT));
+    assert_eq!(process.lstat(&alone.at("s")).must("lstat").mode & 0o170_000, 0o120_000);
+    let fd = process.open(&alone.at("s"), OFlags::RDONLY | OFlags::NOFOLLOW, 0);
     assert_eq!(fd, Err(Errno::LOOP));
-    let fd = hand.open(&path, OFlags::RDONLY | OFlags::DIRECTORY, 0);
+    let fd = process.open(&path, OFlags::RDONLY | OFlags::DIRECTORY, 0);
     assert_eq!(fd, Err(Errno::NOTDIR));
 }
 in_both_modes!(visibility_7_attributes_are_kept);
@@ -382,34 +361,34 @@ in_both_modes!(visibility_7_attributes_are_kept);
 /// Rule 7: a directory's time moves when its content changes.
 fn visibility_7_a_directorys_time_moves(io: Io) {
     let alone = Alone::new(io);
-    let (dir, mut hand) = (alone.at("dir"), SyscallProcess::new());
-    hand.mkdir(&dir).must("mkdir");
-    let mut last = hand.stat(&dir).must("stat");
-    let mut moved = |hand: &mut SyscallProcess, what: &str| {
-        let next = hand.stat(&dir).must("stat");
+    let (dir, mut process) = (alone.at("dir"), SyscallProcess::new());
+    process.mkdir(&dir).must("mkdir");
+    let mut last = process.stat(&dir).must("stat");
+    let mut moved = |process: &mut SyscallProcess, what: &str| {
+        let next = process.stat(&dir).must("stat");
         let (was, is) = ((last.mtime_s, last.mtime_ns), (next.mtime_s, next.mtime_ns));
         assert!(is > was, "{what} did not move the directory's time: {was:?} {is:?}");
         last = next;
     };
     crate::harness::sleep_ms(15);
-    hand.put(&alone.at("dir/f"), b"1").must("put");
-    moved(&mut hand, "create");
+    process.put(&alone.at("dir/f"), b"1").must("put");
+    moved(&mut process, "create");
     crate::harness::sleep_ms(15);
-    hand.rename(&alone.at("dir/f"), &alone.at("dir/g")).must("rename");
-    moved(&mut hand, "rename");
+    process.rename(&alone.at("dir/f"), &alone.at("dir/g")).must("rename");
+    moved(&mut process, "rename");
     crate::harness::sleep_ms(15);
-    hand.mkdir(&alone.at("dir/sub")).must("mkdir");
-    moved(&mut hand, "mkdir");
+    process.mkdir(&alone.at("dir/sub")).must("mkdir");
+    moved(&mut process, "mkdir");
     crate::harness::sleep_ms(15);
-    hand.unlink(&alone.at("dir/g")).must("unlink");
-    moved(&mut hand, "unlink");
+    process.unlink(&alone.at("dir/g")).must("unlink");
+    moved(&mut process, "unlink");
     crate::harness::sleep_ms(15);
-    hand.rmdir(&alone.at("dir/sub")).must("rmdir");
-    moved(&mut hand, "rmdir");
+    process.rmdir(&alone.at("dir/sub")).must("rmdir");
+    moved(&mut process, "rmdir");
 }
 in_both_modes!(visibility_7_a_directorys_time_moves);
 
-/// Rule 8: callers whose process the daemon cannot see have the same rules, by handle.
+/// Rule 8: for callers whose process the daemon cannot see, the same rules hold per handle.
 fn visibility_8_callers_in_another_pid_namespace(io: Io) {
     if !crate::harness::is_root() {
         crate::harness::skipped("visibility_8", "unshare --pid needs root");
@@ -425,7 +404,7 @@ fn visibility_8_callers_in_another_pid_namespace(io: Io) {
         // Without --mount-proc the daemon stays in the test's mount namespace.
         options = options.wrapped(if daemon_inside { &inside[..4] } else { &[] });
         if daemon_inside && io == Io::Passthrough {
-            // Where no caller can be seen nothing is passed through, and asking for it is refused.
+            // If no caller is visible there is no passthrough, and requesting it is refused.
             continue;
         }
         let alone = Alone::with(options.clone());
@@ -459,7 +438,7 @@ fn namespaced_round(alone: &Alone, callers: &[&str]) {
     assert_eq!(other.flock(again, 2), Err(Errno::AGAIN));
 }
 
-/// Rule 12: whatever is read, access times stay those that programs have set.
+/// Rule 12: reads do not change access times that programs have set.
 fn visibility_12_reading_moves_no_access_time(io: Io) {
     let alone = Alone::new(io);
     let (mut one, mut other) = (SyscallProcess::new(), SyscallProcess::new());
@@ -471,9 +450,9 @@ fn visibility_12_reading_moves_no_access_time(io: Io) {
         (about.atime(), about.atime_nsec())
     };
     let read_all = |one: &mut SyscallProcess, other: &mut SyscallProcess| {
-        for hand in [one, other] {
-            assert!(hand.get(&path).must("read") == whole(1, 20_000));
-            assert!(hand.get_mapped(&path, 0).must("map") == whole(1, 20_000));
+        for process in [one, other] {
+            assert!(process.get(&path).must("read") == whole(1, 20_000));
+            assert!(process.get_mapped(&path, 0).must("map") == whole(1, 20_000));
         }
         assert_eq!(tree::texts(&dir), ["file"]);
     };

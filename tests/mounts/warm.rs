@@ -1,4 +1,4 @@
-//! `hearthfs warm`, `hearthfs run --record`, and what a start fetches by itself.
+//! `hearthfs warm`, `hearthfs run --record`, and the prefetch at a start.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -27,15 +27,15 @@ fn written(a: &Node, b: &Node, names: &[&str]) {
         put(&a.at(name), &content(n as u64), 0o644);
     }
     a.drain();
-    let mut hand = SyscallProcess::new();
+    let mut process = SyscallProcess::new();
     for name in names {
         eventually(LIMIT_MS, "the other node knows it", || {
-            hand.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
+            process.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
         });
     }
 }
 
-/// Says of each name whether its bytes are on the node.
+/// Reports whether the bytes of a name are on the node.
 fn is_local(node: &Node, name: &str) -> bool {
     let at = node.at(name);
     let said = node.command(&["stat", "--json", &at.to_string_lossy()]).good();
@@ -63,7 +63,7 @@ fn commands_warm_fetches_what_is_named(io: Io) {
     let said = warm(b, &["jax", "kernels/**/*.cubin", "--json"]);
     assert_eq!(said.code(), 0, "{said:?}");
     let told = figures(&said);
-    // What lies in the same pack comes along, and counts as nothing.
+    // Other content of the same pack is fetched too, but not counted.
     assert_eq!(
         (&told["files"], &told["fetched"], &told["here"]),
         (&3.into(), &3.into(), &0.into())
@@ -80,7 +80,7 @@ fn commands_warm_fetches_what_is_named(io: Io) {
         (&told["files"], &told["here"], &told["fetched"]),
         (&5.into(), &5.into(), &0.into())
     );
-    // A directory below the mount will do, and so will the node that has written it.
+    // A directory below the mount works, and so does the node that has written it.
     let below = a.at("jax");
     let said = a.command(&["warm", &below.to_string_lossy(), "o*", "--json"]);
     assert_eq!(figures(&said)["here"], 1, "{said:?}");
@@ -115,21 +115,21 @@ fn commands_warm_says_what_it_cannot_do() {
     refused(&warm(b, &["--list", "/no/such/list"]), 2, "/no/such/list");
     refused(&with_list("/absolute\n"), 2, "line 1");
     refused(&with_list("jax/one\na\\\n"), 2, "line 2");
-    // What is there is fetched all the same.
+    // Existing files are still fetched.
     let said = with_list("jax/two\nabsent\njax\n\n");
     refused(&said, 1, "2 names are not there");
     assert!(said.err.contains("absent") && said.err.contains("it is no file"), "{said:?}");
     assert!(is_local(b, "jax/two"));
 }
 
-/// A node without the store says so at once, and one that has none has nothing to fetch.
+/// Without access to the store the command says so at once, and a node without a store has nothing to fetch.
 #[test]
 fn commands_warm_needs_the_store() {
     let options = Options::new(Io::best()).deadline("2s");
     let cluster = Cluster::with(Store::s3, &options);
     written(&cluster.a, &cluster.b, &["jax/one"]);
     cluster.store.fail();
-    // The first to find out are those that ask.
+    // The first requests notice the outage.
     eventually(LIMIT_MS, "it is told", || {
         let said = warm(&cluster.b, &["--all"]);
         let is_told = said.err.contains("the store") && said.code() == 1;
@@ -147,7 +147,7 @@ fn commands_warm_needs_the_store() {
     assert!(said.code() == 0 && said.err.contains("no remote"), "{said:?}");
 }
 
-/// What does not fit stays where it is, and nothing is evicted for it.
+/// What does not fit stays in the store, and nothing is evicted for it.
 #[test]
 fn commands_warm_fetches_as_much_as_there_is_room_for() {
     let cluster = Cluster::two(Io::best());
@@ -172,7 +172,7 @@ fn commands_warm_fetches_as_much_as_there_is_room_for() {
     assert!(said.code() == 1 && said.err.contains("local.cache_size"), "{said:?}");
 }
 
-fn run_recorded_is_what_warm_takes(io: Io) {
+fn run_records_a_list_for_warm(io: Io) {
     let cluster = Cluster::two(io);
     let (a, b) = (&cluster.a, &cluster.b);
     let odd = "jax/o\nd d\u{202e}*";
@@ -200,7 +200,7 @@ fn run_recorded_is_what_warm_takes(io: Io) {
     assert_eq!(said.code(), 0, "{said:?}");
     assert_eq!(figures(&said)["fetched"], 3);
     assert!(is_local(b, "jax/one") && is_local(b, "jax/two"));
-    // The next job's list takes its place, and a command that is not there leaves none.
+    // The next job's list replaces it, and a missing command leaves no list.
     assert_eq!(run(&["true"]).code(), 0);
     assert_eq!(std::fs::read_to_string(&list).must("the list"), "");
     std::fs::remove_file(&list).must("remove");
@@ -215,7 +215,7 @@ fn run_recorded_is_what_warm_takes(io: Io) {
         .collect();
     assert!(left.is_empty(), "{left:?}");
 }
-in_both_modes!(run_recorded_is_what_warm_takes);
+in_both_modes!(run_records_a_list_for_warm);
 
 /// Before anything is mounted or run.
 #[test]
@@ -230,7 +230,7 @@ fn run_refuses_a_list_that_cannot_be_written() {
     }
 }
 
-/// A node that has just been mounted fetches what others have stored, and a full one does not.
+/// A node that was just mounted fetches what others have stored, unless it is full.
 #[test]
 fn a_start_fetches_what_the_store_got_last() {
     let cluster = Cluster::two(Io::best());
@@ -251,7 +251,7 @@ fn a_start_fetches_what_the_store_got_last() {
     assert!((0..8).all(|n| is_local(&fresh, &format!("jax/{n}"))));
 }
 
-/// Ctrl-C ends the command, and with it the daemon's work for it.
+/// Ctrl-C ends the command, and also the daemon's work for it.
 #[test]
 fn commands_warm_ends_with_its_process() {
     let options = Options::new(Io::best()).deadline("60s");

@@ -1,8 +1,8 @@
 //! A bucket that keeps its settings as they were sent, for tests of lifecycle rules.
 //!
-//! Owns a server of as much of S3 and of Google's JSON API as a bucket's rules and a few small objects
-//! need, written from their public descriptions, with troubles on command. Must never tidy up what it is
-//! given: what comes back is what was sent, to the byte.
+//! Owns a server of the parts of S3 and of Google's JSON API that a bucket's rules and a few small
+//! objects need, written from their public descriptions, with failures on command. Must never
+//! normalize what it receives: it returns exactly the bytes that were sent.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -21,39 +21,39 @@ pub(crate) const BUCKET: &str = "bkt";
 /// How long a connection may stay silent.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 
-/// What goes wrong with the next requests that a trouble is for.
+/// A failure of the next matching request.
 pub(crate) enum Trouble {
-    /// They are answered with that status and code.
+    /// It is answered with this status and code.
     Refused(u16, &'static str),
-    /// They are carried out, and the answer is lost.
+    /// It is carried out, and the answer is lost.
     LostReply,
-    /// Another program changes something right before.
+    /// Another program changes something right before it.
     Meanwhile(fn(&mut State)),
 }
 
-/// What the bucket holds and was asked.
+/// The content of the bucket, and its requests.
 #[derive(Default)]
 pub(crate) struct State {
     /// The document of S3's rules.
     pub(crate) xml: Option<String>,
-    /// The setting that stands in a header.
+    /// The setting that is in a header.
     pub(crate) sizes: Option<String>,
-    /// What is said of versions, as S3 says it.
+    /// The versioning state, as S3 spells it.
     pub(crate) versioning: &'static str,
     /// The bucket as Google describes it.
     pub(crate) description: Value,
     pub(crate) objects: BTreeMap<String, Vec<u8>>,
     /// Methods and targets of all requests.
     pub(crate) asked: Vec<String>,
-    /// What the store does to a document that it is given.
+    /// Replacements that the store makes in a document that it receives.
     pub(crate) edits: Vec<(&'static str, &'static str)>,
-    /// Only requests with this word for its credentials are let in, if any is named.
+    /// If set, only requests with this text in their credentials are accepted.
     pub(crate) password: Option<&'static str>,
     troubles: Vec<(&'static str, Trouble)>,
 }
 
 impl State {
-    /// Returns how many requests there were that begin so.
+    /// Returns the number of requests with this prefix.
     pub(crate) fn count(&self, start: &str) -> usize {
         self.asked.iter().filter(|line| line.starts_with(start)).count()
     }
@@ -62,7 +62,7 @@ impl State {
         self.description["metageneration"].as_str().and_then(|n| n.parse().ok()).unwrap_or(0)
     }
 
-    /// Changes the description, as any change of a bucket does: with a new generation.
+    /// Changes the description, with a new generation, as any change of a bucket does.
     pub(crate) fn describe(&mut self, key: &str, value: Value) {
         let next = self.metageneration() + 1;
         self.description["metageneration"] = next.to_string().into();
@@ -104,7 +104,7 @@ impl Bucket {
         self.state.lock().expect("no thread has panicked")
     }
 
-    /// Lets something go wrong once with a request that begins so, such as `PUT /bkt?lifecycle`.
+    /// Makes one request with this prefix fail, such as `PUT /bkt?lifecycle`.
     pub(crate) fn trouble(&self, start: &'static str, what: Trouble) {
         self.state().troubles.push((start, what));
     }

@@ -1,7 +1,7 @@
-//! What a request looks like to one cloud, told to a server of another.
+//! Translates the requests of one cloud for a server of another.
 //!
-//! Google's XML interface is S3's but for the names of headers, bearer tokens instead of signatures,
-//! generations of objects, and a delete of nothing that fails.
+//! Google's XML interface equals S3's except for the names of headers, bearer tokens instead of
+//! signatures, generations of objects, and a failing delete of a missing object.
 
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -11,32 +11,32 @@ use hyper::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::server::{Request, file_of, refusal};
 
-/// How a server speaks.
+/// The dialect of a server.
 #[derive(Debug)]
 pub(crate) enum Dialect {
-    /// As it does anyway.
+    /// Unchanged.
     S3,
-    /// The same, with no signatures: a proxy in between may change a request.
+    /// S3 without signatures: a proxy in between may change a request.
     Open,
-    /// As Google Cloud Storage.
+    /// Google Cloud Storage.
     Gcs(Google),
 }
 
-/// Google's side of it.
+/// The state of Google's dialect.
 #[derive(Debug, Default)]
 pub(crate) struct Google {
-    /// The id of the only key whose tokens are taken; `None` takes any, also an empty one.
+    /// The id of the only key whose tokens are accepted; `None` accepts any, also an empty one.
     key_id: std::sync::Arc<Mutex<Option<String>>>,
 }
 
-/// What is still needed of a request when it is answered.
+/// The facts of a request that its answer needs.
 #[derive(Debug, Clone)]
 pub(super) struct Asked {
     file: PathBuf,
 }
 
 impl Google {
-    /// Takes only tokens that were signed with the key of that id; the id may be changed later.
+    /// Accepts only tokens that were signed with the key of this id, which may be changed later.
     pub(crate) fn with_key_id(key_id: &std::sync::Arc<Mutex<Option<String>>>) -> Self {
         Self { key_id: key_id.clone() }
     }
@@ -54,7 +54,7 @@ impl Google {
 }
 
 impl Dialect {
-    /// Makes a request one of S3, or answers it.
+    /// Turns a request into one of S3, or answers it.
     pub(super) fn read(
         &self,
         request: &mut Request,
@@ -74,7 +74,7 @@ impl Dialect {
         request.headers_mut().remove("authorization");
         if let Some(wanted) = request.headers_mut().remove("x-goog-if-generation-match") {
             if wanted == "0" {
-                // It is that of nothing.
+                // Generation 0 means that there is no object.
                 request.headers_mut().insert("if-none-match", HeaderValue::from_static("*"));
             } else if is_young(&asked.file) {
                 return Err(refusal(429, "SlowDown").into());
@@ -86,7 +86,7 @@ impl Dialect {
         Ok(asked)
     }
 
-    /// Makes an answer of S3 one of this cloud.
+    /// Turns an answer of S3 into one of this cloud.
     pub(super) fn write(&self, asked: &Asked, answer: &mut s3s::HttpResponse) {
         let Self::Gcs(_) = self else { return };
         rename(answer.headers_mut(), "x-amz-", "x-goog-");
@@ -94,7 +94,7 @@ impl Dialect {
     }
 }
 
-/// Reports whether an object was written within the last second: it must not be replaced yet.
+/// Reports whether an object was written within the last second, so that it must not be replaced yet.
 fn is_young(file: &Path) -> bool {
     let written = std::fs::metadata(file).and_then(|data| data.modified()).ok();
     let age = written.and_then(|at| at.elapsed().ok());
@@ -118,7 +118,7 @@ fn rename(headers: &mut HeaderMap, from: &str, to: &str) {
     }
 }
 
-/// Reads base64, of either alphabet.
+/// Decodes base64, of either alphabet.
 fn from_base64(text: &str) -> Vec<u8> {
     let (mut bits, mut count, mut bytes) = (0_u32, 0, Vec::new());
     for byte in text.bytes() {

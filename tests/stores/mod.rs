@@ -1,5 +1,5 @@
-//! Object stores for tests: s3s-fs in this process, as S3 and as Google's, with faults on command; moto
-//! and Azurite as processes; a Ceph that is up.
+//! Object stores for tests: s3s-fs in this process, as S3 and as Google's, with failures on
+//! command; moto and Azurite as processes; a running Ceph.
 //!
 //! Owns starting and stopping them. Must never be needed by the library.
 #![allow(dead_code, reason = "each test program uses another part")]
@@ -19,7 +19,7 @@ pub(crate) use server::{S3Server, Unable};
 
 /// The access key that the servers accept.
 pub(crate) const ACCESS_KEY: &str = "testkey";
-/// The secret that belongs to it.
+/// The secret of this key.
 pub(crate) const SECRET_KEY: &str = "testsecret";
 /// The bucket that the servers have.
 pub(crate) const BUCKET: &str = "bkt";

@@ -1,4 +1,4 @@
-//! Servers of other people's making, each a process of its own: moto for S3, Azurite for Azure.
+//! Servers of other projects, each a process of its own: moto for S3, Azurite for Azure.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener as StdListener, TcpStream as StdStream};
@@ -13,15 +13,15 @@ use object_store::client::HttpRequestBody;
 
 use super::{ACCESS_KEY, BUCKET};
 
-/// The account that every Azurite has.
+/// The account of every Azurite.
 pub(crate) const AZURE_ACCOUNT: &str = "devstoreaccount1";
 /// Its key, which is public.
 pub(crate) const AZURE_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-/// How long a server may take to answer for the first time.
+/// How long a server may take for its first answer.
 const START_MAX: Duration = Duration::from_secs(30);
 
-/// A server on a port of the loopback; ends with this.
+/// A server on a port of the loopback; dropping it ends the server.
 #[derive(Debug)]
 struct Process {
     child: Child,
@@ -61,7 +61,7 @@ impl Process {
         format!("http://{}", self.address)
     }
 
-    /// Sends one request without any client library; returns the status.
+    /// Sends one request without a client library; returns the status.
     fn put(&self, path: &str, headers: &[(String, String)], body: &[u8]) -> u16 {
         let mut stream = StdStream::connect(self.address).expect("a connection");
         let mut head = format!("PUT /{path} HTTP/1.1\r\nHost: {}\r\n", self.address);
@@ -72,7 +72,7 @@ impl Process {
         stream.write_all(head.as_bytes()).expect("sent");
         stream.write_all(body).expect("sent");
         let mut answer = Vec::new();
-        // Some servers reset the line behind their answer.
+        // Some servers reset the connection after their answer.
         let ended = stream.read_to_end(&mut answer);
         let answer = String::from_utf8_lossy(&answer);
         let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok());
@@ -92,7 +92,7 @@ impl Drop for Process {
 pub(crate) struct Moto(Process);
 
 impl Moto {
-    /// Starts moto with one empty bucket; the reason when it is not there.
+    /// Starts moto with one empty bucket; returns the reason if it is not installed.
     pub(crate) fn start() -> Result<Self, String> {
         let program = find("HEARTHFS_MOTO", "moto_server")?;
         let moto = Self(Process::start(&program, "-H", "-p", &[])?);
@@ -105,7 +105,7 @@ impl Moto {
         self.0.endpoint()
     }
 
-    /// Returns what a remote needs to reach it.
+    /// Returns the options of a remote for it.
     pub(crate) fn options(&self, deadline: Duration) -> RemoteOptions {
         RemoteOptions { endpoint: Some(self.endpoint()), deadline, ..RemoteOptions::default() }
     }
@@ -129,7 +129,7 @@ impl Moto {
 pub(crate) struct Azurite(Process);
 
 impl Azurite {
-    /// Starts Azurite with one empty container; the reason when it is not there.
+    /// Starts Azurite with one empty container; returns the reason if it is not installed.
     pub(crate) fn start() -> Result<Self, String> {
         let program = find("HEARTHFS_AZURITE", "azurite-blob")?;
         let more =
@@ -165,7 +165,7 @@ impl Azurite {
     }
 }
 
-/// Finds a program by a variable that names it, or else on the path.
+/// Finds a program through a variable that names it, or else on the path.
 fn find(variable: &str, name: &str) -> Result<PathBuf, String> {
     if let Some(path) = std::env::var_os(variable) {
         let path = PathBuf::from(path);

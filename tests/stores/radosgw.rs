@@ -1,4 +1,4 @@
-//! Ceph's S3, which deletes by the rules of a bucket: started before the tests.
+//! Ceph's S3 gateway, which deletes by the rules of a bucket: started before the tests.
 
 use std::collections::BTreeSet;
 
@@ -10,8 +10,8 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
 
-/// Held by the one test that may change the bucket's rules: they are read and written as a whole, so of two who
-/// do it at once one is lost.
+/// Held by the one test that may change the bucket's rules: they are read and written as a whole,
+/// so of two concurrent changes one would be lost.
 static RULES: Mutex<()> = Mutex::new(());
 
 /// The server of `tests/rules/radosgw.sh`, with a prefix of its bucket that no other test has.
@@ -23,11 +23,11 @@ pub(crate) struct Radosgw {
 }
 
 impl Radosgw {
-    /// Takes a new prefix of the server that is up; the reason when none is.
+    /// Takes a new prefix of the running server; returns the reason if there is none.
     pub(crate) fn here() -> Result<Self, String> {
         let endpoint = std::env::var("HEARTHFS_RGW")
             .map_err(|_| "HEARTHFS_RGW names no server of tests/rules/radosgw.sh".to_owned())?;
-        // Fails when there is one already, which serves as well.
+        // Fails if there is one already, which works as well.
         drop(rustls::crypto::ring::default_provider().install_default());
         let prefix = format!("rgw-{:016x}", hearthfs::task::random_u64());
         Ok(Self { endpoint, prefix, _rules: RULES.lock() })
@@ -50,7 +50,7 @@ impl Radosgw {
         builder.build().expect("a client")
     }
 
-    /// Returns all keys below the prefix, from there on.
+    /// Returns all keys below the prefix, relative to it.
     pub(crate) fn keys(&self) -> BTreeSet<String> {
         let prefix = Path::from(self.prefix.as_str());
         block_on(async {

@@ -1,4 +1,4 @@
-//! s3s-fs in this process: an S3 server, or one that speaks as Google's does.
+//! s3s-fs in this process: an S3 server, or one that behaves like Google's.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -20,48 +20,48 @@ use tokio::sync::{Mutex, Notify, watch};
 use super::dialect::Dialect;
 use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
 
-/// Locks by which writes of one key take turns.
+/// Locks with which writes of one key take turns.
 const LOCKS: usize = 1024;
 
-/// What the server does wrong; may be switched at any time.
+/// The faults of the server; may be changed at any time.
 #[derive(Debug, Default)]
 pub(crate) struct ServerFaults {
     latency_ms: AtomicU64,
     errors_percent: AtomicU64,
     hang: AtomicBool,
     forbidden: AtomicBool,
-    /// Status and body of the answer to questions for lifecycle rules.
+    /// Status and body of the answer to requests for lifecycle rules.
     rules: std::sync::Mutex<Option<(u16, String)>>,
     unable: std::sync::Mutex<Option<Unable>>,
-    /// Keys that hold this text are answered with 503.
+    /// Requests for keys that contain this text are answered with 503.
     throttled: std::sync::Mutex<Option<String>>,
-    /// How many requests were answered so.
+    /// How many requests got that answer.
     throttlings: AtomicU64,
-    /// How many requests were refused because they change something.
+    /// How many requests were refused because they would have changed something.
     refused_writes: AtomicU64,
     requests: AtomicU64,
 }
 
-/// What a server cannot do; it does not say so, but answers as if it had.
+/// A missing ability of a server. The server does not report it, but answers as if the request had worked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unable {
-    /// To keep what is written.
+    /// Keeping what is written.
     Keep,
-    /// To overwrite: the first version stays.
+    /// Overwriting: the first version stays.
     Overwrite,
-    /// To read parts: the whole object comes.
+    /// Reading parts: the whole object is returned.
     ReadParts,
-    /// To heed the conditions of a write.
+    /// Honouring the conditions of a write.
     HeedConditions,
-    /// To say whether a condition of a write holds: that is refused with 503.
+    /// Deciding whether a condition of a write holds: such a write is refused with 503.
     Decide,
-    /// To write an object again so soon: that is refused with 429.
+    /// Replacing an object soon after its last write: that is refused with 429.
     Hurry,
-    /// To delete: that is refused.
+    /// Deleting: that is refused.
     Delete,
-    /// To list: nothing is shown.
+    /// Listing: nothing is shown.
     List,
-    /// To change anything: that is refused, as where credentials only read.
+    /// Changing anything: that is refused, as with read-only credentials.
     Write,
 }
 
@@ -76,7 +76,7 @@ impl ServerFaults {
         self.errors_percent.store(percent, Ordering::Relaxed);
     }
 
-    /// Answers 503 to requests for keys that hold this text.
+    /// Answers 503 to requests for keys that contain this text.
     pub(crate) fn throttle(&self, part_of_key: Option<String>) {
         *self.throttled.lock().expect("no thread panics with it") = part_of_key;
     }
@@ -93,12 +93,12 @@ impl ServerFaults {
         self.throttlings.load(Ordering::Relaxed)
     }
 
-    /// Returns how many requests were refused because they change something.
+    /// Returns how many requests were refused because they would have changed something.
     pub(crate) fn refused_writes(&self) -> u64 {
         self.refused_writes.load(Ordering::Relaxed)
     }
 
-    /// Answers nothing while it is on.
+    /// Answers no request while it is on.
     pub(crate) fn hang(&self, on: bool) {
         self.hang.store(on, Ordering::Relaxed);
     }
@@ -108,12 +108,12 @@ impl ServerFaults {
         self.forbidden.store(on, Ordering::Relaxed);
     }
 
-    /// Cannot do one thing from now on, or everything.
+    /// Removes one ability, or restores all.
     pub(crate) fn unable(&self, what: Option<Unable>) {
         *self.unable.lock().expect("no thread panics with it") = what;
     }
 
-    /// Answers questions for the bucket's lifecycle rules so; status 0 is never.
+    /// Sets the answer to requests for the bucket's lifecycle rules; status 0 means no answer.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
         *self.rules.lock().expect("no thread panics with it") = Some((status, body.to_owned()));
     }
@@ -133,7 +133,7 @@ impl ServerFaults {
 pub(crate) struct S3Server {
     address: SocketAddr,
     root: tempfile::TempDir,
-    /// What it does wrong.
+    /// Its faults.
     pub(crate) faults: Arc<ServerFaults>,
     up: watch::Sender<bool>,
     stop: Arc<Notify>,
@@ -146,7 +146,7 @@ impl S3Server {
         Self::start_as(Dialect::S3)
     }
 
-    /// Starts a server that speaks so, with one empty bucket.
+    /// Starts a server with this dialect and one empty bucket.
     pub(crate) fn start_as(dialect: Dialect) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(root.path().join(BUCKET)).expect("a bucket");
@@ -186,7 +186,7 @@ impl S3Server {
         Self { address, root, faults, up, stop, thread }
     }
 
-    /// Returns what a remote needs to reach it.
+    /// Returns the options of a remote for it.
     pub(crate) fn options(&self, deadline: Duration) -> RemoteOptions {
         RemoteOptions { endpoint: Some(self.endpoint()), deadline, ..RemoteOptions::default() }
     }
@@ -201,7 +201,7 @@ impl S3Server {
         self.root.path().join(BUCKET)
     }
 
-    /// Ends all connections and accepts none.
+    /// Closes all connections and accepts none.
     pub(crate) fn down(&self) {
         self.up.send_replace(false);
     }
@@ -280,8 +280,8 @@ async fn answer(
         let answer = hyper::Response::builder().status(status).body(s3s::Body::from(body));
         return Ok(answer.expect("a response"));
     }
-    // The server checks conditions first and writes then; writers of one key must take turns. It tells content and version
-    // one after the other, so readers of what is replaced on conditions must take turns with them.
+    // The server checks conditions before it writes, so writers of one key must take turns. It reads content
+    // and version separately, so readers of what is replaced conditionally must take turns with the writers.
     let _turn = match request.method().as_str() {
         "GET" | "HEAD" if !request.uri().path().ends_with("/head") => None,
         _ => {
@@ -309,13 +309,13 @@ async fn answer(
     Ok(answer)
 }
 
-/// Returns the file of the object that a request is about.
+/// Returns the file of the object that a request names.
 pub(super) fn file_of(request: &Request, root: &std::path::Path) -> PathBuf {
     let path = request.uri().path().trim_start_matches('/').replace("%2F", "/");
     root.join(path)
 }
 
-/// Does what a server does that cannot do something: answers at once, or forgets a part of the request.
+/// Applies a missing ability: answers at once, or removes a part of the request.
 fn fail(
     unable: Unable,
     request: &mut Request,
@@ -328,7 +328,7 @@ fn fail(
     let lost = match unable {
         Unable::Keep => puts,
         Unable::Hurry if puts && file_of(request, root).exists() => {
-            // A condition that does not hold is no write.
+            // A write whose condition does not hold has no effect.
             let held = !request.headers().keys().any(|name| name.as_str().contains("-match"));
             return held.then(|| refusal(429, "SlowDown"));
         }

@@ -1,8 +1,8 @@
-//! Extended attributes, and the question what a caller may do.
+//! Extended attributes, and checks of a caller's rights.
 //!
-//! Owns which names of extended attributes exist at all: `user.*`, and to be read `hearthfs.*`, which the
-//! [`Vfs`](crate::vfs::Vfs) makes up. The kernel lets a caller read either only where it may read the file. Must never let a
-//! question for others reach the [`Vfs`](crate::vfs::Vfs).
+//! Owns which names of extended attributes exist: `user.*`, and the read-only `hearthfs.*`, which
+//! the [`Vfs`](crate::vfs::Vfs) generates. The kernel lets a caller read either only if it may read
+//! the file. Must never let a request for other names reach the [`Vfs`](crate::vfs::Vfs).
 
 use std::ffi::OsStr;
 
@@ -12,16 +12,16 @@ use super::{Adapter, replies, translate};
 use crate::counts::KernelOp;
 use crate::vfs::{Errno, Reply};
 
-/// What the kernel asks for before the first write to an inode.
+/// The attribute that the kernel requests before the first write to an inode.
 const CAPABILITY_XATTR: &str = "security.capability";
-/// How the names begin that are made up.
+/// The prefix of generated names.
 const MADE_UP: &[u8] = b"hearthfs.";
 
 impl Adapter {
-    /// Tells whether an extended attribute may exist: those of `user.*`, if any.
+    /// Checks whether an extended attribute may exist: only those of `user.*`, if enabled.
     fn xattr(&self, name: &OsStr) -> Reply<()> {
         if !self.user_xattrs {
-            // The kernel remembers it, and asks no more.
+            // The kernel remembers this answer, and sends no further such request.
             Err(Errno::ENOSYS)
         } else if name.as_encoded_bytes().starts_with(b"user.") {
             Ok(())
@@ -30,7 +30,7 @@ impl Adapter {
         }
     }
 
-    /// Sets one to a value, as the flags say.
+    /// Sets one to a value, according to the flags.
     pub(super) fn set_xattr(
         &self,
         request: &Request,
@@ -50,7 +50,7 @@ impl Adapter {
         }
     }
 
-    /// Reads one, or tells its size.
+    /// Reads one, or returns its size.
     pub(super) fn get_xattr(
         &self,
         request: &Request,
@@ -114,7 +114,7 @@ impl Adapter {
         );
     }
 
-    /// Tells whether a caller may do something, where the kernel does not find out itself.
+    /// Checks whether a caller may do something, if the kernel does not check that itself.
     pub(super) fn may(
         &self,
         request: &Request,
@@ -123,7 +123,7 @@ impl Adapter {
         reply: fuser::ReplyEmpty,
     ) {
         if self.kernel_checks {
-            // Never comes; said once, it would be remembered.
+            // This request never comes; the kernel would remember the answer.
             reply.error(fuser::Errno::ENOSYS);
             return;
         }

@@ -1,7 +1,7 @@
-//! Listings of directories, put into the kernel's buffers.
+//! Listings of directories, written into the kernel's buffers.
 //!
-//! Owns what happens when a name does not fit or cannot be listed. Must never drop a name that was taken:
-//! it has been counted as looked up.
+//! Owns what happens when a name does not fit or cannot be listed. Must never drop a name that was
+//! accepted: it was counted as a lookup.
 
 use fuser::{FileHandle, INodeNo};
 
@@ -31,7 +31,7 @@ impl Adapter {
         replies::directory(unless_taken(answer, taken), reply);
     }
 
-    /// Lists names with their attributes, which spares a lookup of each.
+    /// Lists names with their attributes, which saves a lookup of each.
     pub(super) fn list_with_attributes(
         &self,
         ino: INodeNo,
@@ -60,8 +60,8 @@ impl Adapter {
     }
 }
 
-/// Names that were taken have been counted as looked up, so they are sent whatever came after them;
-/// the next call meets the fault again.
+/// Accepted names were counted as lookups, so they are sent despite a later error; the next call
+/// meets the error again.
 fn unless_taken(answer: Reply<Reply<()>>, taken: bool) -> Reply<()> {
     match answer.and_then(|listed| listed) {
         Err(_) if taken => Ok(()),

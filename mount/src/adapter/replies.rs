@@ -1,6 +1,6 @@
 //! Sends answers to the kernel.
 //!
-//! Owns how each kind of answer is put into a reply of fuser. Must never decide anything about a file.
+//! Owns how each kind of answer becomes a reply of fuser. Must never decide anything about a file.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::translate;
 use crate::backing::{Backing, Registration};
 use crate::vfs::{Attr, Created, Errno, FileType, Found, Io, Lookup, Opened, Reply, StatFs};
 
-/// Inode numbers are never used twice within a session, so one generation does.
+/// Inode numbers are never reused within a session, so one generation is enough.
 const GENERATION: Generation = Generation(0);
 
 pub(super) fn lookup(answer: Reply<Lookup>, reply: fuser::ReplyEntry) {
@@ -48,7 +48,8 @@ pub(super) fn empty(answer: Reply<()>, reply: fuser::ReplyEmpty) {
     }
 }
 
-/// What `access` says where root is the only caller: all but running what no user may run.
+/// Returns the answer of `access` if root is the only caller: everything is allowed, except running
+/// a file that no user may run.
 pub(super) fn root_may(
     answer: Reply<(Attr, Duration)>,
     mask: fuser::AccessFlags,
@@ -95,7 +96,7 @@ pub(super) fn handle(answer: Reply<crate::vfs::Handle>, reply: fuser::ReplyOpen)
     }
 }
 
-/// `size` is the caller's room; 0 asks how much is needed.
+/// Sends an attribute. `size` is the caller's buffer size; 0 requests the needed size.
 pub(super) fn xattr(answer: Reply<Vec<u8>>, size: u32, reply: fuser::ReplyXattr) {
     match answer {
         Ok(value) => match u32::try_from(value.len()) {
@@ -123,7 +124,7 @@ pub(super) fn statfs(answer: Reply<StatFs>, reply: fuser::ReplyStatfs) {
     }
 }
 
-/// The flags of a handle that is not passed through, and those of one that is.
+/// Returns the flags of a handle without passthrough, and those of one with it.
 fn fopen_flags(opened: &Opened) -> FopenFlags {
     let mut flags = match opened.io {
         Io::Passthrough(_) | Io::Cached { keep: false } => FopenFlags::empty(),
@@ -136,7 +137,7 @@ fn fopen_flags(opened: &Opened) -> FopenFlags {
     flags
 }
 
-/// The two replies that open a file, so that the choice of the way of its bytes is made once.
+/// The two replies that open a file, so that only one place chooses the path of the bytes.
 trait OpenReply: Sized {
     fn register(&self, file: &std::fs::File) -> std::io::Result<fuser::BackingId>;
     fn plain(self, handle: FileHandle, flags: FopenFlags);
@@ -171,8 +172,8 @@ impl OpenReply for (fuser::ReplyCreate, Found) {
     }
 }
 
-/// Hands a handle to the kernel. The registration stays locked until the id is handed over, so that
-/// of two first opens of an inode neither goes out without it.
+/// Sends a handle to the kernel. The registration stays locked until its id was sent, so that with
+/// two concurrent first opens of an inode neither is answered without it.
 fn hand_over(opened: &Opened, reply: impl OpenReply) {
     let handle = FileHandle(opened.handle.0);
     let flags = fopen_flags(opened);
@@ -220,7 +221,7 @@ pub(super) fn directory_plus(answer: Reply<()>, reply: fuser::ReplyDirectoryPlus
     }
 }
 
-/// Puts a listed name and its attributes into a buffer; `true` when there was no room.
+/// Adds a listed name and its attributes to a buffer; returns `true` if there was no room.
 pub(super) fn add_plus(
     reply: &mut fuser::ReplyDirectoryPlus,
     entry: &crate::vfs::DirEntry<'_>,
@@ -228,14 +229,14 @@ pub(super) fn add_plus(
     let dots = entry.name == "." || entry.name == "..";
     let (ttl, attr) = match &entry.found {
         Some(found) => (translate::common_ttl(found), translate::attr(&found.attr)),
-        // The kernel ignores all but number and type of these two, and counts no lookup.
+        // The kernel ignores everything except number and type of these two, and counts no lookup.
         None if dots => {
             let mut attr = translate::no_attr();
             attr.ino = fuser::INodeNo(entry.ino.0);
             attr.kind = translate::dirent_type(entry.file_type);
             (Duration::ZERO, attr)
         }
-        // Any number that is not zero would count a lookup that was not given, and zero hides the name.
+        // A nonzero number would count a lookup that did not happen, and zero hides the name.
         None => return Err(Errno::EIO),
     };
     Ok(reply.add(attr.ino, entry.next, entry.name, &ttl, &attr, GENERATION))

@@ -1,7 +1,8 @@
 //! The requests of the kernel, one by one.
 //!
-//! One trait is one implementation, so what needs more than the translation of a request lies beside it:
-//! listings in `listing`, extended attributes and permissions in `attributes`. Must never hold more.
+//! Rust requires a trait to be implemented in one place. So everything beyond the translation of a
+//! request is elsewhere: listings in `listing`, extended attributes and permissions in
+//! `attributes`. Must never contain more.
 
 use std::ffi::OsStr;
 use std::io;
@@ -338,8 +339,8 @@ impl fuser::Filesystem for Adapter {
         );
     }
 
-    /// Always of `flock`: no other kind is asked for. The owner is the open file, as the handle is, and of
-    /// the two only the handle is never used again; its RELEASE ends its lock.
+    /// Always a `flock` lock: no other kind is enabled. The owner is the open file, as is the
+    /// handle. Of the two only the handle is never reused; its RELEASE ends its lock.
     fn setlk(
         &self,
         request: &Request,
@@ -394,7 +395,7 @@ impl fuser::Filesystem for Adapter {
         reply: fuser::ReplyWrite,
     ) {
         self.shared.requests.add(KernelOp::CopyFileRange);
-        // The kernel remembers this and copies by reads and writes, which passthrough serves itself.
+        // The kernel remembers this and copies with reads and writes, which passthrough serves without us.
         reply.error(fuser::Errno::ENOSYS);
     }
 

@@ -57,7 +57,7 @@ pub(super) fn attr(attr: &Attr) -> fuser::FileAttr {
     }
 }
 
-/// What the kernel takes for "no such name, and remember that": inode number 0.
+/// Returns the attributes that mean "no such name, and cache that": inode number 0.
 pub(super) fn no_attr() -> fuser::FileAttr {
     fuser::FileAttr {
         ino: fuser::INodeNo(0),
@@ -78,7 +78,7 @@ pub(super) fn no_attr() -> fuser::FileAttr {
     }
 }
 
-/// The one lifetime of replies in which fuser has no room for two: the shorter.
+/// Returns the one lifetime for replies in which fuser has no room for two: the shorter.
 pub(super) fn common_ttl(found: &Found) -> Duration {
     found.entry_ttl.min(found.attr_ttl)
 }
@@ -91,8 +91,8 @@ fn system_time(time: Timespec) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(nanos)).unwrap_or(UNIX_EPOCH)
 }
 
-/// Undoes what fuser did to the numbers of a `setattr` request. For times before the epoch it takes
-/// the nanoseconds off where they should be added, so neither half may be carried into the other here.
+/// Undoes fuser's conversion of the times in a `setattr` request. For times before the epoch it subtracts
+/// the nanoseconds instead of adding them, so neither half may be carried into the other here.
 fn timespec(time: SystemTime) -> Timespec {
     match time.duration_since(UNIX_EPOCH) {
         Ok(after) => Timespec {
@@ -162,7 +162,7 @@ pub(super) fn xattr_mode(flags: i32) -> Result<XattrMode, Errno> {
 mod tests {
     use super::*;
 
-    /// What fuser makes of the seconds and nanoseconds of a request.
+    /// Converts the seconds and nanoseconds of a request as fuser does.
     fn as_fuser_reads(secs: i64, nanos: u32) -> SystemTime {
         if secs >= 0 {
             UNIX_EPOCH + Duration::new(secs.unsigned_abs(), nanos)

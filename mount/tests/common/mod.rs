@@ -1,4 +1,4 @@
-//! What the tests on real mounts share.
+//! Shared parts of the tests on real mounts.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub(crate) mod shelf;
@@ -80,8 +80,8 @@ impl Drop for Mounted {
     }
 }
 
-/// A request that is never answered would hang the test for ever, past any kill; so a mount that lives
-/// too long is cut off, and the test fails.
+/// A request that is never answered would hang the test for ever, even after a kill. So a mount
+/// that lives too long is aborted, and the test fails.
 fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
     const LIFE_MAX: Duration = Duration::from_mins(1);
     #[expect(clippy::disallowed_methods, reason = "a watchdog of the tests")]
@@ -100,7 +100,7 @@ fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
     });
 }
 
-/// Says why a test cannot run here, if so.
+/// Reports whether a test cannot run here, and prints the reason.
 pub(crate) fn skipped(test: &str) -> bool {
     let reason = match File::options().read(true).write(true).open("/dev/fuse") {
         Err(error) => format!("/dev/fuse: {error}"),
@@ -111,13 +111,13 @@ pub(crate) fn skipped(test: &str) -> bool {
     true
 }
 
-/// Says past the capture of output, and in one piece, that a test could not run.
+/// Prints in one piece, bypassing the capture of output, that a test could not run.
 pub(crate) fn say_skipped(test: &str, reason: &str) {
     let line = format!("SKIPPED {test}: {reason}\n");
     drop(std::io::stderr().lock().write_all(line.as_bytes()));
 }
 
-/// Runs a test once for each way of I/O.
+/// Runs a test once for each kind of I/O.
 pub(crate) fn each_way(test: &str, run: impl Fn(Way)) {
     if skipped(test) {
         return;
@@ -136,8 +136,8 @@ pub(crate) fn within(limit: Duration, what: &str, mut done: impl FnMut() -> bool
     }
 }
 
-/// Unmounts what no process uses any more. A process that another test is just starting holds copies of all descriptors
-/// until it executes its program, so the mount can be busy for a moment.
+/// Unmounts a mount that is no longer used. A process that another test is starting holds copies of
+/// all descriptors until it executes its program, so the mount can be busy for a moment.
 pub(crate) fn unmount(session: &Session) {
     within(Duration::from_secs(10), "unmounting", || match session.unmount(false) {
         Ok(()) => true,

@@ -1,8 +1,8 @@
 //! A small complete file system for the tests: names in memory, bytes in unlinked files.
 //!
-//! It keeps the rules that the kernel side asks of any [`Vfs`]: inode numbers are never used again, all
-//! handles of an inode share one backing, directory offsets never move, and a published inode is never
-//! truncated by an open but left to its readers.
+//! It follows the rules for any [`Vfs`]: inode numbers are never reused, all handles of an inode
+//! share one backing, directory offsets never change, and an open never truncates a published inode
+//! but leaves it to its readers.
 
 mod calls;
 mod tree;
@@ -16,7 +16,7 @@ use hearthfs_mount::*;
 
 use self::tree::{Kind, Open, State, attributes, directory, node};
 
-/// How the bytes of all handles travel.
+/// The path of the bytes of all handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Way {
     Passthrough,
@@ -29,7 +29,7 @@ pub(crate) struct Manners {
     pub(crate) way: Way,
     pub(crate) ttl: Duration,
     pub(crate) missing_ttl: Duration,
-    /// Reads wait this long, as an [`Answer::Later`].
+    /// Reads wait this long, with an [`Answer::Later`].
     pub(crate) slow_read: Option<Duration>,
     /// Whether an open that truncates a published file leads to another inode.
     pub(crate) versions: bool,
@@ -46,9 +46,9 @@ pub(crate) struct Shelf {
     manners: Manners,
     dir: PathBuf,
     state: Mutex<State>,
-    /// Looked up inside FLUSH, when the caller is still there to be seen.
+    /// Queried inside FLUSH, while the caller is still visible.
     pub(crate) tasks: Tasks,
-    /// What FLUSH found: process, dying.
+    /// The result of each FLUSH: process, dying.
     pub(crate) closers: Mutex<Vec<(Option<u32>, bool)>>,
 }
 
@@ -78,7 +78,7 @@ impl Shelf {
         self.state.lock().unwrap()
     }
 
-    /// Takes the names of the requests so far.
+    /// Returns the names of the requests so far, and forgets them.
     pub(crate) fn take_trace(&self) -> Vec<String> {
         std::mem::take(&mut self.lock().trace)
     }
@@ -87,25 +87,25 @@ impl Shelf {
         self.lock().abilities
     }
 
-    /// The inode number that a name in the root leads to.
+    /// Returns the inode number of a name in the root.
     pub(crate) fn ino_of(&self, name: &str) -> Option<u64> {
         self.lock().child(1, OsStr::new(name)).ok()
     }
 
-    /// Makes a name vanish as if another node had removed it: without the kernel.
+    /// Removes a name as if another node had done it: without telling the kernel.
     pub(crate) fn remove_behind(&self, name: &str) {
         let mut state = self.lock();
         state.detach(1, OsStr::new(name)).unwrap();
     }
 
-    /// Makes an empty file as if another node had made it: without the kernel.
+    /// Makes an empty file as if another node had done it: without telling the kernel.
     pub(crate) fn create_behind(&self, name: &str) {
         let attr = attributes(0, FileType::File, 0o644, 0, 0);
         let kind = self.new_file();
         self.lock().add(1, OsStr::new(name), attr, kind).unwrap();
     }
 
-    /// How many inodes are known.
+    /// Returns the number of known inodes.
     pub(crate) fn inodes(&self) -> usize {
         self.lock().nodes.len()
     }

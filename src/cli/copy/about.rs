@@ -1,13 +1,13 @@
-//! What a name leads to, as far as a copy needs to know.
+//! What a copy needs to know about a name.
 //!
-//! Owns the comparison of two looks at a name. Must never open anything.
+//! Owns the comparison of two states of a name. Must never open anything.
 
 use rustix::fs::{FileType, Stat, Timespec};
 
-/// The permission bits that a new directory has as they were asked for.
+/// The permission bits that a new directory gets exactly as requested.
 const MODE_ASKED: u32 = 0o1777;
 
-/// Which file or directory something is, whatever its name is.
+/// Identifies a file or directory independently of its name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Id {
     pub(super) device: u64,
@@ -26,7 +26,7 @@ pub(super) struct About {
     pub(super) size: u64,
     pub(super) modified: Timespec,
     pub(super) accessed: Timespec,
-    /// When its content or its attributes changed last, by the clock of its machine.
+    /// When its content or its attributes last changed, by the clock of its machine.
     changed: Timespec,
 }
 
@@ -63,19 +63,19 @@ impl About {
         self.kind == FileType::Directory
     }
 
-    /// Returns the bytes that are copied of it.
+    /// Returns how many bytes a copy of it has.
     pub(super) fn bytes(&self) -> u64 {
         if self.is_file() { self.size } else { 0 }
     }
 
-    /// Reports whether it can be a directory that this process has just made with these permission bits. Others than those
-    /// of [`MODE_ASKED`] depend on the directory above it.
+    /// Reports whether it can be a directory that this process has just made with these permission
+    /// bits. Bits outside [`MODE_ASKED`] depend on the parent directory.
     pub(super) fn is_made_with(&self, mode: u32) -> bool {
         self.uid == rustix::process::geteuid().as_raw() && (self.mode ^ mode) & MODE_ASKED == 0
     }
 
-    /// Reports whether size and time are the same. Two files of which that is true count as the same version: a copy has
-    /// them from its source.
+    /// Reports whether size and time are the same. Such files count as the same version: a copy
+    /// takes both from its source.
     pub(super) fn is_version(&self, other: &Self) -> bool {
         (self.kind, self.size, self.modified) == (other.kind, other.size, other.modified)
     }

@@ -1,6 +1,6 @@
 //! A name in an open directory.
 //!
-//! Owns the calls that look at it, open it, and take it away. Must never follow a link.
+//! Owns the calls that examine, open and remove it. Must never follow a link.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -32,7 +32,7 @@ impl<'a> At<'a> {
         Ok(About::of(&statat(self.dir, self.name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Opens what is not a link.
+    /// Opens the name if it is not a link.
     pub(super) fn open(self, flags: OFlags, mode: u32) -> io::Result<File> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(self.dir, self.name, flags, Mode::from_raw_mode(mode))?.into())
@@ -48,20 +48,20 @@ impl<'a> At<'a> {
         Ok(symlinkat(target, self.dir, self.name)?)
     }
 
-    /// Takes away what is not a directory.
+    /// Removes it if it is not a directory.
     pub(super) fn remove(self) -> io::Result<()> {
         Ok(unlinkat(self.dir, self.name, AtFlags::empty())?)
     }
 
-    /// Gives it another name in its directory, in the place of what is there.
+    /// Renames it within its directory, replacing what is there.
     pub(super) fn replace(self, to: &OsStr) -> io::Result<()> {
         Ok(renameat(self.dir, self.name, self.dir, to)?)
     }
 
-    /// Gives it another name in its directory if nothing is there.
+    /// Renames it within its directory if the new name is free.
     pub(super) fn rename_to_new(self, to: &OsStr) -> io::Result<()> {
         match renameat_with(self.dir, self.name, self.dir, to, RenameFlags::NOREPLACE) {
-            // Some file systems do not know this. A hard link never replaces anything either.
+            // Some file systems do not support this. A hard link never replaces anything either.
             Err(Errno::INVAL | Errno::NOSYS) => {
                 linkat(self.dir, self.name, self.dir, to, AtFlags::empty())?;
                 self.remove()

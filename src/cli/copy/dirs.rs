@@ -1,9 +1,9 @@
 //! The directories that a copy makes.
 //!
-//! Owns their modes and times: a directory is made when something goes into it, and gets its times when nothing more does, which
-//! is when the last job that needs it is done. Until then only the user of the export can enter a directory that the export has
-//! made. Must never change a directory that was there before: another user may rename directories meanwhile, so each change is
-//! made by a descriptor, after a look at what it leads to.
+//! Owns their modes and times: a directory is made when something goes into it, and gets its times when
+//! the last job that needs it is done. Until then only the user of the export can enter a directory
+//! that the export has made. Must never change a directory that existed before. Another user may rename
+//! directories meanwhile, so each change uses a descriptor, after checking what it refers to.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,13 +22,13 @@ use crate::name::TreePath;
 
 /// The permission bits of a directory that are copied.
 const DIR_BITS: u32 = 0o3777;
-/// What the owner needs to fill a directory.
+/// The bits that the owner needs to fill a directory.
 const OWNER_BITS: u32 = 0o700;
-/// The mode of a directory that an export fills. The sticky bit says that it is not finished: an export that was killed
-/// has left it, and the next one finishes it.
+/// The mode of a directory that an export is filling. The sticky bit marks it as unfinished: if an
+/// export was killed, the next one finishes it.
 const UNFINISHED_MODE: u32 = 0o1700;
 
-/// Why a directory could not be made: each file that was to go there needs the reason.
+/// Why a directory could not be made; reported for each file in it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct NotMade {
     doing: String,
@@ -47,7 +47,7 @@ impl From<&NotMade> for CopyTrouble {
     }
 }
 
-/// What all directories of a copy have in common.
+/// The shared state of all directories of a copy.
 #[derive(Debug)]
 pub(super) struct Ground {
     pub(super) way: Way,
@@ -55,7 +55,7 @@ pub(super) struct Ground {
     pub(super) tally: Arc<CopyTally>,
 }
 
-/// A directory of the source and the one that its content goes to.
+/// A directory of the source, with the one that receives its content.
 #[derive(Debug)]
 pub(super) struct Dir {
     ground: Arc<Ground>,
@@ -66,7 +66,7 @@ pub(super) struct Dir {
     /// The source directory as it was before it was listed.
     about: About,
     above: Option<Arc<Dir>>,
-    /// The directory of the target if it is for this copy to finish, or why it is not there.
+    /// The directory of the target if this copy has to finish it, or why it does not exist.
     made: OnceLock<Result<Option<About>, NotMade>>,
 }
 
@@ -91,7 +91,7 @@ impl Dir {
         self.ground.trees.path(Side::Target, &self.below)
     }
 
-    /// Reports whether no name has come or gone since it was listed; `now` is what it is now.
+    /// Reports whether no name was added or removed since it was listed; `now` is its present state.
     pub(super) fn is_as_listed(&self, now: &About) -> bool {
         now.modified == self.about.modified
     }
@@ -101,7 +101,7 @@ impl Dir {
         self.is_there().map_err(CopyTrouble::from)
     }
 
-    /// Sees to it that the directory of the target is there.
+    /// Makes sure that the directory of the target exists.
     fn is_there(&self) -> Result<(), &NotMade> {
         let made = self.made.get_or_init(|| {
             if let Some(above) = &self.above {
@@ -112,7 +112,7 @@ impl Dir {
         made.as_ref().map(|_| ())
     }
 
-    /// Makes the directory if it is missing. Returns what it is if it is for this copy to finish.
+    /// Makes the directory if it is missing. Returns its state if this copy has to finish it.
     fn make(&self) -> Result<Option<About>, NotMade> {
         let mode = match self.ground.way {
             Way::Import => self.about.mode & DIR_BITS | OWNER_BITS,
@@ -149,9 +149,9 @@ impl Dir {
         }
     }
 
-    /// Gives a new directory of a mount its owner and its mode. Other programs use it from the start, and later its name can
-    /// lead to another directory. `None` for one that another user has put in its place: it has content, and is not for this
-    /// copy to finish.
+    /// Gives a new directory of a mount its owner and its mode. Other programs use it from the
+    /// start, and its name may later lead to another directory. Returns `None` for a directory that
+    /// another user has put in its place: it has content, and this copy must not finish it.
     fn give(&self, made: &OwnedFd) -> rustix::io::Result<Option<About>> {
         let dir = open_again(made)?;
         let listed = open_again(made)?;
@@ -162,14 +162,14 @@ impl Dir {
         Ok(Some(About::of(&fstat(&dir)?)))
     }
 
-    /// Gives a directory that this copy has filled its times, and the attributes that it lacks.
+    /// Sets the times of a directory that this copy has filled, and the attributes that are still missing.
     fn finish(&self, made: &About) -> Done<()> {
         let dir = self.ground.trees.directory(Side::Target, &self.below);
         let dir = dir.target("open the directory")?;
         let now = About::of(&fstat(&dir).map_err(io::Error::from).target("look at the directory")?);
         let is_it = match self.ground.way {
             Way::Export => now.id == made.id,
-            // On a mount the number of a directory may change while no process has it open.
+            // On a mount the inode number of a directory may change while no process has it open.
             Way::Import => (now.uid, now.gid, now.mode) == (made.uid, made.gid, made.mode),
         };
         if !is_it {
@@ -183,7 +183,7 @@ impl Dir {
             .target("set the attributes of the directory")
     }
 
-    /// Sets owner and mode as the source has them, with some bits more.
+    /// Sets owner and mode as in the source, with some additional bits.
     fn dress(&self, dir: &OwnedFd, more: u32) -> rustix::io::Result<()> {
         let now = About::of(&fstat(dir)?);
         let (uid, gid) = (self.about.uid, self.about.gid);
@@ -208,13 +208,13 @@ impl Drop for Dir {
     }
 }
 
-/// Reports whether something else than a directory was found, such as a link.
+/// Reports whether something other than a directory was found, such as a link.
 pub(super) fn is_not_a_directory(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(errno, Some(Errno::NOTDIR | Errno::LOOP))
 }
 
-/// Says that something else than a directory is there.
+/// Returns the message that something other than a directory is there.
 pub(super) fn not_a_directory(at: &Path) -> String {
     format!("{} is not a directory: remove it, or name another target", at.display())
 }

@@ -1,7 +1,7 @@
 //! One file or symbolic link.
 //!
-//! Owns reading, writing, and giving what was written its name and attributes. Must never leave a part of a file under
-//! its name, and never take away what is there before all of what replaces it is written.
+//! Owns reading and writing it, and setting the name and attributes of what was written. Must never leave a
+//! partial file under its name, and never remove what is there before all of its replacement is written.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Permissions};
@@ -26,12 +26,12 @@ use crate::name::TreePath;
 const PIECE_BYTES: usize = 1 << 20;
 /// The permission bits of a file that are copied: set-id bits are not.
 const FILE_BITS: u32 = 0o777;
-/// What a temporary name begins with; the way of the copy and a point follow.
+/// The prefix of a temporary name; the direction of the copy and a dot follow.
 const TEMPORARY_PREFIX: &str = ".hearthfs-";
 /// The digits at the end of a temporary name.
 const TEMPORARY_DIGITS: usize = 16;
 
-/// Reports whether a copy that was killed has left a name.
+/// Reports whether a name was left behind by a copy that was killed.
 pub(super) fn is_temporary(name: &OsStr) -> bool {
     let rest = name.to_str().and_then(|name| name.strip_prefix(TEMPORARY_PREFIX));
     let Some((word, digits)) = rest.and_then(|rest| rest.split_once('.')) else { return false };
@@ -83,7 +83,7 @@ pub(super) struct SourceFile {
 
 impl SourceFile {
     pub(super) fn open(from: At<'_>) -> Done<Self> {
-        // A FIFO that was put there meanwhile must not make the copy wait.
+        // If a FIFO was put there meanwhile, the copy must not block on it.
         let file = from.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).source("open it")?;
         let about = look(&file).source("look at it")?;
         if !about.is_file() {
@@ -92,13 +92,13 @@ impl SourceFile {
         Ok(Self { file, about })
     }
 
-    /// Reports whether a name still leads to this version. Its inode may differ: on a mount, a process that keeps a
-    /// replaced version sees it as another inode.
+    /// Reports whether a name still leads to this version. Its inode may differ: a process that
+    /// keeps a replaced version of a mount sees it as another inode.
     pub(super) fn is_at(&self, from: At<'_>) -> bool {
         from.about().is_ok_and(|now| now.is_version(&self.about))
     }
 
-    /// Checks that the file was not changed since it was opened; `bytes` is what was read of it.
+    /// Checks that the file has not changed since it was opened; `bytes` is how much of it was read.
     fn check_unchanged(&self, bytes: u64) -> Done<()> {
         let now = look(&self.file).source("look at it")?;
         if bytes == self.about.size && now.is_version(&self.about) {
@@ -108,24 +108,24 @@ impl SourceFile {
     }
 }
 
-/// How a file comes to its name.
+/// How a file gets its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Put {
-    /// Nothing is there. A file that appears meanwhile stays.
+    /// The name is free. A file that appears meanwhile stays.
     New,
-    /// What is there is replaced.
+    /// The present file is replaced.
     Replace,
-    /// A member of a unit on the mount. A file that is there belongs to no complete version.
+    /// A member of a unit on the mount. A file that exists belongs to no complete version.
     Member,
 }
 
-/// Writes files; one for each thread, because it has a buffer.
+/// Writes files; one per thread, because it has a buffer.
 #[derive(Debug)]
 pub(super) struct FileWriter {
     way: Way,
     piece: Vec<u8>,
     is_root: bool,
-    /// The most bytes that the target can hold of one file.
+    /// The largest file that the target can hold, in bytes.
     bytes_max: u64,
 }
 
@@ -137,7 +137,7 @@ struct Target {
 }
 
 impl FileWriter {
-    /// `bytes_max` is the most that the target can hold of one file.
+    /// Creates a writer; `bytes_max` is the largest file that the target can hold.
     pub(super) fn new(way: Way, bytes_max: u64) -> Self {
         let is_root = rustix::process::geteuid().is_root();
         Self { way, piece: vec![0; PIECE_BYTES], is_root, bytes_max }
@@ -154,8 +154,8 @@ impl FileWriter {
         Err(CopyTrouble::Said(text))
     }
 
-    /// Copies a file that is open, and returns its bytes. `check` is asked when the target is open, before anything is
-    /// written; if it refuses, the target is as it was.
+    /// Copies an open file, and returns its bytes. `check` is called when the target is open,
+    /// before anything is written; if it refuses, the target stays unchanged.
     pub(super) fn file(
         &mut self,
         mut source: SourceFile,
@@ -196,15 +196,15 @@ impl FileWriter {
         })
     }
 
-    /// Closes what was written, and gives it its name if it has another one.
+    /// Closes the written file, and renames it if it has a temporary name.
     fn finish(&self, target: Target, at: At<'_>, to: At<'_>, put: Put) -> Done<()> {
         let close = |file: File| process::close(file.into()).target("close what was written");
         if at.name == to.name {
             return close(target.file);
         }
         if self.way == Way::Import {
-            // On a mount a file that is open is published by its close, and so its temporary name never is. Until then
-            // the name leads to what it replaces.
+            // On a mount an open file is published by its close, so its temporary name is never
+            // published. Until then the name leads to the old file.
             if let Err(trouble) = rename(at, to, put) {
                 at.remove().ok();
                 return Err(trouble);
@@ -250,7 +250,8 @@ impl FileWriter {
 
     fn dress_link(&self, at: At<'_>, about: &About) -> Done<()> {
         if self.is_root {
-            // By a descriptor: another user may have put something else there meanwhile, which must not change its owner.
+            // Through a descriptor: if another user has replaced it meanwhile, the owner of the
+            // replacement must not change.
             let link = at.open(OFlags::PATH, 0).target("open the link")?;
             if !look(&link).target("look at the link")?.is_link() {
                 return Err(CopyTrouble::Came);
@@ -264,20 +265,21 @@ impl FileWriter {
             .target("set the times")
     }
 
-    /// Returns the name under which something is written that gets its own only when all of it is there.
+    /// Returns the temporary name of a file that gets its own only when it is complete.
     fn temporary(&self, put: Put) -> Option<OsString> {
         let word = match (self.way, put) {
-            // A mount publishes what is new, and what is of a unit, when all of it is there.
+            // A mount publishes a new file, and a member of a unit, only when it is complete.
             (Way::Import, Put::New | Put::Member) => return None,
             (Way::Import, Put::Replace) => "import",
             (Way::Export, _) => "export",
         };
-        // A random number: a killed run leaves names behind, and processes of different containers can have the same id.
+        // A random number: a killed run leaves names behind, and processes of different containers
+        // can have the same id.
         let number = crate::task::random_u64();
         Some(format!("{TEMPORARY_PREFIX}{word}.{number:0TEMPORARY_DIGITS$x}").into())
     }
 
-    /// Writes all bytes of a source, of which the first piece is in the buffer.
+    /// Writes all bytes of a source, whose first piece is in the buffer.
     fn fill(&mut self, source: &mut SourceFile, target: &mut Target, first: usize) -> Done<u64> {
         if !target.is_new {
             target.file.set_len(0).target("empty what is there")?;
@@ -305,7 +307,7 @@ impl FileWriter {
         source.file.rewind().source("go back to its beginning")
     }
 
-    /// Gives an open file the attributes of its source. The time comes last: writing sets it.
+    /// Sets the attributes of an open file as in its source. The time comes last, because writing changes it.
     fn dress(&self, target: &Target, about: &About) -> Done<()> {
         let now = look(&target.file).target("look at what was written")?;
         if self.is_root && (now.uid, now.gid) != (about.uid, about.gid) {
@@ -324,7 +326,7 @@ fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
     if put != Put::New {
         match at.about() {
             Ok(there) if !there.is_file() => at.remove().target("remove what is there")?,
-            // A FIFO that was put there meanwhile must not make the copy wait, nor get the bytes.
+            // If a FIFO was put there meanwhile, the copy must neither block on it nor write into it.
             Ok(_) => match at.open(OFlags::WRONLY | OFlags::NONBLOCK, 0) {
                 Ok(file) if look(&file).target("look at what is there")?.is_file() => {
                     return Ok(Target { file, is_new: false });
@@ -343,7 +345,7 @@ fn open_target(at: At<'_>, put: Put, mode: u32) -> Done<Target> {
     }
 }
 
-/// Gives what was written its name.
+/// Renames a written file to its own name.
 fn rename(at: At<'_>, to: At<'_>, put: Put) -> Done<()> {
     let renamed = match put {
         Put::New => at.rename_to_new(to.name),

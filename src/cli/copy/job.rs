@@ -1,4 +1,4 @@
-//! What there is to copy, in pieces that one thread does alone.
+//! The work of a copy, in pieces for one thread each.
 //!
 //! Owns the order in which the members of a unit are written. Must never copy anything itself.
 
@@ -23,16 +23,16 @@ pub(super) struct UnitFile {
     pub(super) is_marker: bool,
 }
 
-/// A unit, as the source has it.
+/// A unit, as found in the source.
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) members: Vec<UnitFile>,
     /// Whether a complete one has at least one entry point, and at least one marker.
     pub(super) needs_entry: bool,
     pub(super) needs_marker: bool,
-    /// `members` are all of its files. The files of a unit that is too large are copied in parts.
+    /// `members` has all of its files. A unit that is too large is copied in parts.
     pub(super) is_whole: bool,
-    /// Its directory has several, told apart by their names.
+    /// Its directory has several units, distinguished by their names.
     pub(super) is_named: bool,
 }
 
@@ -46,18 +46,19 @@ impl Unit {
         Self { members: Vec::new(), needs_entry, needs_marker, is_whole, is_named }
     }
 
-    /// Reports whether a reader would use it: its writer has written the entry point and the marker.
+    /// Reports whether a reader would use it: its entry point and its marker exist.
     pub(super) fn is_complete(&self) -> bool {
         !self.is_whole
             || (!self.needs_entry || self.members.iter().any(|member| member.is_entry))
                 && (!self.needs_marker || self.members.iter().any(|member| member.is_marker))
     }
 
-    /// Puts the members in the order in which they are written.
+    /// Sorts the members into the order in which they are written.
     ///
-    /// To a mount: each marker publishes what was written before it. So where markers are not entry points (numba's data),
-    /// all but one go first, when no entry point leads to them yet; then come the other files, the entry points, and the
-    /// last marker. Where they are (Triton), each comes after all other files.
+    /// To a mount: each marker publishes what was written before it. If markers are not entry
+    /// points (numba's data), all but one go first, while no entry point refers to them; then come
+    /// the other files, the entry points, and the last marker. If markers are entry points
+    /// (Triton), each comes after all other files.
     pub(super) fn arrange(&mut self, way: Way) {
         let first = |member: &UnitFile| !member.is_entry && member.is_marker;
         let last = self.members.iter().rposition(first);
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_completes_a_unit_is_written_last() {
+    fn markers_are_written_last() {
         let numba =
             [("nbi", true, false), ("1", false, true), ("2", false, true), ("3", false, true)];
         assert_eq!(

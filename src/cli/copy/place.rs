@@ -1,6 +1,6 @@
-//! Where the directories of a copy lie.
+//! The location of the directories of a copy.
 //!
-//! Owns finding that out without waiting for a mount that does not answer.
+//! Owns determining it without waiting for a mount that does not answer.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::name::TreePath;
 /// A directory on a mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct OnMount {
-    /// Where the mount is.
+    /// The mount point.
     pub(in crate::cli) point: PathBuf,
     /// The directory's path below the root of what is mounted.
     pub(in crate::cli) place: TreePath,
@@ -24,7 +24,7 @@ pub(in crate::cli) struct OnMount {
 }
 
 impl OnMount {
-    /// Finds the mount that `dir` (resolved) lies on, and asks whether it is alive.
+    /// Finds the mount of `dir` (resolved), and checks that it answers.
     pub(in crate::cli) fn find(dir: &Path) -> Outcome<Self> {
         let mounts = Mounts::read()?;
         let mounted = mounts.holding(dir).ok_or_else(|| {
@@ -40,7 +40,7 @@ impl OnMount {
         })?;
         let asked = point.clone();
         let device = answer(&point, move || {
-            // Not only `stat`: that the kernel may answer from memory, even for a daemon that is gone.
+            // Not only `stat`: the kernel may answer that from its cache, even after the daemon is gone.
             rustix::fs::statvfs(&asked)?;
             rustix::fs::stat(&asked).map(|about| about.st_dev)
         })?;
@@ -54,7 +54,8 @@ impl OnMount {
     }
 }
 
-/// Returns the absolute, resolved form of a directory as typed. It may lie on a mount that does not answer.
+/// Returns the absolute, resolved form of a directory as typed. The directory may be on a mount
+/// that does not answer.
 pub(in crate::cli) fn resolve(around: &Surroundings, typed: &Path) -> Outcome<PathBuf> {
     let (around, dir) = (around.clone(), typed.to_owned());
     answer(typed, move || point::absolute(&around, &dir))
@@ -73,7 +74,7 @@ pub(in crate::cli) fn find_directory(around: &Surroundings, typed: &Path) -> Out
     }
 }
 
-/// Refuses to copy a directory into itself, by whatever paths its two ends are named.
+/// Refuses to copy a directory into itself, whatever paths name its two ends.
 pub(in crate::cli) fn apart(from: &Path, to: &Path) -> Outcome<()> {
     let mounts = Mounts::read()?;
     let is_inside = |inner: &Path, outer: &Path| {

@@ -1,9 +1,9 @@
-//! Parts of the units of one directory, where it has too many to gather them in one listing.
+//! Parts of the units of a directory that has too many for one listing.
 //!
-//! Owns the choice which unit is of which part. It depends on the names of the unit alone, so each listing comes to the
-//! same.
+//! Owns the assignment of units to parts. It depends only on the names of a unit, so each listing
+//! gives the same result.
 
-/// Which unit: the rule that makes it one, where its directory ends in the path, and what all names begin with.
+/// Identifies a unit: its rule, the length of its directory's path, and the prefix of its names.
 pub(super) type UnitId = (u16, u32, Box<[u8]>);
 
 /// A part of the units of a directory: those whose digest ends in these bits.
@@ -14,7 +14,7 @@ pub(super) struct UnitShare {
 }
 
 impl UnitShare {
-    /// Units whose digests agree in so many bits are never met.
+    /// More common bits never occur in the digests of two units.
     pub(super) const BITS_MAX: u32 = 63;
 
     pub(super) fn has(self, id: &UnitId) -> bool {
@@ -26,7 +26,7 @@ impl UnitShare {
         u64::from_le_bytes(first) & mask == self.end
     }
 
-    /// Splits it in two.
+    /// Splits it into two halves.
     pub(super) fn halves(self) -> (Self, Self) {
         let bits = self.bits + 1;
         (Self { bits, ..self }, Self { bits, end: self.end | 1 << self.bits })

@@ -1,6 +1,6 @@
-//! What the daemon of a mount says that a copy needs to know.
+//! What a copy needs to know from the daemon of a mount.
 //!
-//! Owns asking, and what holds where the daemon does not answer: it may belong to another user.
+//! Owns the request, and the defaults if the daemon does not answer: it may belong to another user.
 
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::output::note;
@@ -11,17 +11,18 @@ use crate::namespace::{Profile, Profiles};
 
 use super::OnMount;
 
-/// The part of the cache that the units of some seconds may take: the daemon gives half of it to what stays on the node.
+/// The part of the cache that units of some seconds may take: the daemon reserves half of it for
+/// what stays on the node.
 const UNIT_PART: u64 = 4;
-/// What they may take where the daemon does not say how large its cache is.
+/// The same if the daemon does not report the size of its cache.
 const UNIT_BYTES: u64 = 1 << 30;
 
-/// What a daemon says.
+/// The daemon's answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(in crate::cli) struct Told {
-    /// The profiles by which the mount goes.
+    /// The profiles that the mount uses.
     pub(in crate::cli) profiles: Profiles,
-    /// How large the cache of the node may be, where the daemon says so.
+    /// The limit of the node's cache, if the daemon reports it.
     pub(in crate::cli) cache_bytes: Option<u64>,
 }
 
@@ -31,7 +32,8 @@ impl Told {
         self.cache_bytes.map_or(UNIT_BYTES, |bytes| bytes / UNIT_PART)
     }
 
-    /// Asks the daemon of a mount. If it does not answer, the profiles are those of the configuration that `flags` name.
+    /// Asks the daemon of a mount. If it does not answer, the profiles come from the configuration
+    /// that `flags` name.
     pub(in crate::cli) fn ask(around: &Surroundings, on: &OnMount, flags: &Flags) -> Outcome<Self> {
         let asked = wait(async {
             let (mut client, status) = status::find(around, &on.point).await?;

@@ -1,10 +1,10 @@
-//! The two directories of a copy, and how what is below them is reached.
+//! The two directories of a copy, and access to what is below them.
 //!
-//! Each step goes from the descriptor of one directory to one name in it and follows no link. So whatever others rename
-//! or replace meanwhile, nothing outside of the two trees is read or written.
+//! Each step goes from the descriptor of one directory to one name in it and follows no link. So
+//! whatever others rename or replace meanwhile, nothing outside the two trees is read or written.
 //!
-//! Owns the descriptors of the two roots, and those of the directories that a thread has used last. Must never pass the
-//! kernel a path of more than one name.
+//! Owns the descriptors of the two roots, and those of the directories that a thread has used last.
+//! Must never pass the kernel a path of more than one name.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,27 +25,27 @@ use crate::cli::failure::{Failure, Outcome};
 
 /// How many directories a thread keeps open.
 const DIRS_HELD_MAX: usize = 16;
-/// The mode of directories above the target, where they are missing.
+/// The mode of missing directories above the target.
 const ABOVE_MODE: u32 = 0o755;
-/// A directory from which others are reached. It need not be readable.
+/// Flags to open a directory as a starting point. It need not be readable.
 const AS_PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-/// A directory that is listed, or whose attributes are set.
+/// Flags to open a directory that is listed, or whose attributes are set.
 const AS_DIRECTORY: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// One of the two directories.
 #[derive(Debug)]
 struct TreeRoot {
     path: PathBuf,
-    /// Set when it is there.
+    /// Set when the directory exists.
     dir: OnceLock<(OwnedFd, Id)>,
-    /// The nearest directory above it, or itself, that was there at the start, and the names from there on.
+    /// The directory, or its nearest ancestor that existed at the start, and the names from there on.
     nearest: OwnedFd,
     missing: Vec<OsString>,
 }
 
 impl TreeRoot {
-    /// Opens a directory, or the nearest one above it that is there. `path` is resolved: no link is in it.
+    /// Opens a directory, or its nearest existing ancestor. `path` is resolved: it contains no link.
     fn open(path: &Path) -> io::Result<Self> {
         let mut nearest = openat(CWD, "/", AS_PLACE, Mode::empty())?;
         let mut missing = Vec::new();
@@ -70,7 +70,7 @@ impl TreeRoot {
         Ok(Self { path: path.to_owned(), dir, nearest, missing })
     }
 
-    /// Makes the directory if it is missing, and those above it. Only its own mode is `mode`.
+    /// Makes the directory and its missing ancestors. Only its own mode is `mode`.
     fn make(&self, mode: u32) -> io::Result<MadeDir> {
         if let Some((dir, _)) = self.dir.get() {
             let dir = dir.try_clone()?;
@@ -96,17 +96,17 @@ pub(in crate::cli) struct Trees {
     target: TreeRoot,
 }
 
-/// A directory of the target, open as a place to go on from.
+/// A directory of the target, open as a starting point.
 #[derive(Debug)]
 pub(super) struct MadeDir {
     pub(super) dir: OwnedFd,
     pub(super) about: About,
-    /// It was not there.
+    /// It did not exist before.
     pub(super) is_new: bool,
 }
 
 impl Trees {
-    /// Opens both directories, of which the target may be missing. `device` is that of the mount that one of them lies on.
+    /// Opens both directories; the target may be missing. `device` is that of the mount that holds one of them.
     pub(in crate::cli) fn open(way: Way, from: &Path, to: &Path, device: u64) -> Outcome<Self> {
         let open = |path: &Path| {
             let failed = |error| Failure::failed(format!("open {}: {error}", path.display()));
@@ -125,7 +125,7 @@ impl Trees {
             Way::Import => (fstat(&trees.target.nearest), to),
             Way::Export => (fstat(&trees.source.nearest), from),
         };
-        // Another program may have put something else there since the mount was found by the path.
+        // Another program may have put something else there since the path was resolved to a mount.
         match on_mount {
             Ok(stat) if About::of(&stat).id.device == device => Ok(trees),
             _ => Err(Failure::failed(format!("{} is no longer on the mount", path.display()))),
@@ -145,7 +145,7 @@ impl Trees {
         if below.as_os_str().is_empty() { root.clone() } else { root.join(below) }
     }
 
-    /// Opens a directory as a place to go on from. `below` is its path from the root of its side.
+    /// Opens a directory as a starting point. `below` is its path from the root of its side.
     pub(super) fn place(&self, side: Side, below: &Path) -> io::Result<OwnedFd> {
         let (root, _) = self.root(side).dir.get().ok_or(Errno::NOENT)?;
         let mut dir = root.try_clone()?;
@@ -160,7 +160,7 @@ impl Trees {
         Ok(open_again(&self.place(side, below)?)?)
     }
 
-    /// Makes a directory of the target if it is missing; the one above it is there.
+    /// Makes a directory of the target if it is missing; its parent exists.
     pub(super) fn make(&self, below: &Path, mode: u32) -> io::Result<MadeDir> {
         match (below.parent(), below.file_name()) {
             (Some(above), Some(name)) => make_in(&self.place(Side::Target, above)?, name, mode),
@@ -168,8 +168,8 @@ impl Trees {
         }
     }
 
-    /// Reports whether a directory of one side is the root of the other: one lies in the other by a way that paths do not
-    /// show.
+    /// Reports whether a directory of one side is the root of the other: one contains the other in
+    /// a way that paths do not show.
     pub(super) fn is_other_root(&self, side: Side, id: Id) -> bool {
         let other = match side {
             Side::Source => &self.target,
@@ -179,7 +179,7 @@ impl Trees {
     }
 }
 
-/// Opens a directory that is open as a place, to list it or to set its attributes.
+/// Opens a starting point again, to list it or to set its attributes.
 pub(in crate::cli) fn open_again(place: &OwnedFd) -> rustix::io::Result<OwnedFd> {
     openat(place, ".", AS_DIRECTORY, Mode::empty())
 }
@@ -191,15 +191,15 @@ fn make_in(dir: &OwnedFd, name: &OsStr, mode: u32) -> io::Result<MadeDir> {
         Err(Errno::EXIST) => false,
         Err(error) => return Err(error.into()),
     };
-    // A link that another user has put there must not lead what is written elsewhere.
+    // A link that another user has put there must not redirect the writes.
     let made = openat(dir, name, AS_PLACE, Mode::empty())?;
     let about = About::of(&fstat(&made)?);
-    // Another user who may rename in `dir` can have put another directory in the place of the new one.
+    // Another user who may rename in `dir` can have replaced the new directory.
     let is_new = is_new && about.is_made_with(mode);
     Ok(MadeDir { dir: made, about, is_new })
 }
 
-/// The names in a directory, but for `.` and `..`.
+/// The names in a directory, except `.` and `..`.
 #[derive(Debug)]
 pub(in crate::cli) struct DirNames(rustix::fs::Dir);
 
@@ -209,12 +209,12 @@ impl DirNames {
         Ok(Self(rustix::fs::Dir::new(dir)?))
     }
 
-    /// Opens a directory that was listed, to list it.
+    /// Opens a subdirectory that was listed, to list it.
     pub(super) fn open(&self, name: &OsStr) -> io::Result<OwnedFd> {
         Ok(openat(self.0.fd()?, name, AS_DIRECTORY, Mode::empty())?)
     }
 
-    /// Returns what a listed name leads to.
+    /// Returns the type of a listed name.
     fn kind(&self, name: &OsStr) -> io::Result<FileType> {
         let stat = rustix::fs::statat(self.0.fd()?, name, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(FileType::from_raw_mode(stat.st_mode))
@@ -225,7 +225,7 @@ impl DirNames {
         self.next().is_none()
     }
 
-    /// Begins again.
+    /// Starts again.
     pub(super) fn rewind(&mut self) {
         self.0.rewind();
     }
@@ -253,7 +253,7 @@ impl Iterator for DirNames {
     }
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Clone, Debug)]
 pub(super) struct HeldDir(Rc<OwnedFd>);
 
@@ -268,7 +268,7 @@ impl HeldDir {
 #[derive(Debug)]
 pub(super) struct OpenDirs {
     trees: Arc<Trees>,
-    /// The one that was used last is at the end.
+    /// The most recently used is at the end.
     dirs: Vec<(Side, PathBuf, HeldDir)>,
 }
 
@@ -277,7 +277,7 @@ impl OpenDirs {
         Self { trees, dirs: Vec::new() }
     }
 
-    /// Opens a directory as a place to go on from, or returns it if it is open.
+    /// Opens a directory as a starting point, or returns it if it is already open.
     pub(super) fn place(&mut self, side: Side, below: &Path) -> io::Result<HeldDir> {
         let known = self.dirs.iter().position(|(of, path, _)| *of == side && path == below);
         if let Some(at) = known {
@@ -299,7 +299,7 @@ impl OpenDirs {
         Ok(dir.clone())
     }
 
-    /// Looks at a directory.
+    /// Returns the state of a directory.
     pub(super) fn about(&mut self, side: Side, below: &Path) -> io::Result<About> {
         Ok(About::of(&fstat(&self.place(side, below)?.0)?))
     }

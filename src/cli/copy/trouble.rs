@@ -1,7 +1,7 @@
-//! What goes wrong with a file or directory.
+//! Failures of a file or directory.
 //!
-//! Owns the reasons after which nothing more can be done. They depend on the side of the copy: a disk of the source that cannot read one
-//! file can read others, a target that is full has no room for others either.
+//! Owns the decision which failures are fatal. It depends on the side of the copy: a disk of the
+//! source that cannot read one file can read others, but a full target has no room for others either.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -21,18 +21,18 @@ pub(super) enum Side {
 /// Why something was not copied.
 #[derive(Debug)]
 pub(super) enum CopyTrouble {
-    /// A call on this side failed, doing this.
+    /// A call on this side failed during this step.
     Io(Side, Cow<'static, str>, io::Error),
-    /// For people.
+    /// A message for people.
     Said(String),
     /// Another program has put something there first.
     Came,
-    /// Another program has changed or replaced the file of the source since it was looked at.
+    /// Another program has changed or replaced the file of the source since it was examined.
     Changed,
 }
 
 impl CopyTrouble {
-    /// Returns why nothing more can be done, if this is such a reason.
+    /// Returns why the copy cannot continue, if the failure is fatal.
     pub(super) fn ends_all(&self, way: Way) -> Option<String> {
         let Self::Io(side, doing, error) = self else { return None };
         let is_mount = (way, *side) == (Way::Import, Side::Target)
@@ -70,10 +70,10 @@ impl fmt::Display for CopyTrouble {
 pub(super) type Done<T> = Result<T, CopyTrouble>;
 
 pub(super) trait Doing<T> {
-    /// Says what failed in the source.
+    /// Adds what failed in the source.
     fn source(self, what: impl Into<Cow<'static, str>>) -> Done<T>;
 
-    /// Says what failed in the target.
+    /// Adds what failed in the target.
     fn target(self, what: impl Into<Cow<'static, str>>) -> Done<T>;
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_ends_all_depends_on_the_side() {
+    fn fatal_failures_depend_on_the_side() {
         let ends = |way, side, errno: Errno| {
             CopyTrouble::Io(side, "write".into(), errno.into()).ends_all(way)
         };

@@ -1,10 +1,11 @@
 //! Imports of one user take turns.
 //!
-//! The daemon keeps a bounded number of editions for one user ([`super::pace`]). One import keeps to that by counting its own
-//! units, so a second one at the same time would need more than there is, and its units would be published file by file.
+//! The daemon keeps a bounded number of editions for one user ([`super::pace`]). One import stays
+//! below the bound by counting its own units. A second one at the same time would exceed it, and
+//! its units would be published file by file.
 //!
-//! Owns a file for each mount, in the runtime directory of the user: its lock is the turn, and it says what the last
-//! import has left behind. Must never be removed: another process may wait for its lock.
+//! Owns a file for each mount, in the runtime directory of the user. Its lock is the turn, and it
+//! records the cost of the last import. Must never be removed: another process may wait for its lock.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read as _;
@@ -24,12 +25,12 @@ use crate::control;
 
 /// How long an import waits for its turn.
 const TURN_LIMIT: Duration = Duration::from_hours(6);
-/// How often it looks.
+/// How often it tries.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// The longest text of the file.
 const TEXT_BYTES_MAX: u64 = 100;
 
-/// The right to import.
+/// The exclusive right to import.
 #[derive(Debug)]
 pub(in crate::cli) struct ImportTurn {
     file: File,
@@ -37,8 +38,8 @@ pub(in crate::cli) struct ImportTurn {
 }
 
 impl ImportTurn {
-    /// Waits until no other import of this user is at work on the mount with this device number. `None` where the user has
-    /// no runtime directory: then it is for the user to run one at a time.
+    /// Waits until no other import of this user is running on the mount with this device number.
+    /// `None` if the user has no runtime directory: then the user has to run imports one at a time.
     pub(in crate::cli) fn take(around: &Surroundings, device: u64) -> Outcome<Option<Self>> {
         let dir = control::runtime_dir(around);
         if let Err(error) = control::prepare(&dir, around.uid) {
@@ -81,14 +82,14 @@ impl ImportTurn {
         Ok(Some(Self { file, earlier }))
     }
 
-    /// Returns what the last import has left behind, and how long ago that was.
+    /// Returns the cost of the last import, and how long ago it ended.
     pub(super) fn earlier(&self) -> (UnitCost, Duration) {
         self.earlier
     }
 
-    /// Notes what an import leaves behind if it ends now.
+    /// Records the cost of an import as if it ended now.
     pub(super) fn note(&self, weight: UnitCost) {
-        // If that fails, the next import counts what was noted before.
+        // If that fails, the next import counts what was recorded before.
         let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
         self.file.write_all_at(text.as_bytes(), 0).ok();
     }

@@ -1,10 +1,10 @@
 //! Copying files that only make sense together.
 //!
-//! On the mount what one process writes of a unit is its draft, and the marker publishes it. In a plain directory nothing
-//! holds it back, so there the entry point comes last. A unit of which a complete version is there is left as
-//! it is, whole: a mixture of two would be worse than either.
+//! On the mount the files that one process writes of a unit are its draft, and the marker publishes it. In a
+//! plain directory nothing is held back, so there the entry point comes last. A unit with a complete version
+//! in the target is left unchanged as a whole: a mixture of two versions would be worse than either.
 //!
-//! Owns what is done with a unit as a whole. A unit that the source replaces meanwhile is begun again.
+//! Owns how a unit is treated as a whole. If the source replaces a unit meanwhile, its copy starts again.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -22,9 +22,9 @@ use super::trouble::{CopyTrouble, Doing as _, Done, Side};
 use super::work::Worker;
 use crate::namespace::FileKind;
 
-/// How many members of a unit are open at once: what a reader has opened is of one version.
+/// How many members of a unit are open at once: all files that a reader has open belong to one version.
 pub(super) const OPEN_MAX: usize = 48;
-/// How often a unit is begun that is replaced meanwhile.
+/// How many times the copy of a unit starts if it is replaced meanwhile.
 const ATTEMPTS: usize = 3;
 
 /// A member, its attributes, and what the target has in its place.
@@ -35,26 +35,26 @@ pub(super) struct SeenMember {
     pub(super) standing: Standing,
 }
 
-/// What became of a version of a unit.
+/// The outcome for a version of a unit.
 #[derive(Debug)]
 pub(super) enum UnitOutcome {
-    /// It was copied, or is not to be copied.
+    /// It was copied, or must not be copied.
     Done,
     /// The source has another version now, with these members.
     Other(Vec<UnitFile>),
 }
 
-/// Trouble with a unit, and the file that it is about.
+/// A failure of a unit, and the file that it concerns.
 pub(super) type UnitTrouble = (PathBuf, CopyTrouble);
 
-/// Names the file that trouble is about.
+/// Adds the file that a failure concerns.
 pub(super) fn at(item: &Item) -> impl FnOnce(CopyTrouble) -> UnitTrouble {
     let from = item.from();
     move |trouble| (from, trouble)
 }
 
 impl Worker<'_> {
-    /// Copies a unit, or counts why not.
+    /// Copies a unit, or counts the reason not to.
     pub(super) fn unit(&mut self, mut unit: Unit) {
         let Some(dir) = unit.members.first().map(|member| Arc::clone(&member.item.dir)) else {
             return;
@@ -89,7 +89,8 @@ impl Worker<'_> {
             self.tally.same(seen.len());
             return Ok(UnitOutcome::Done);
         }
-        // A complete version in the target stays, and so does any version if only some members are to be copied.
+        // A complete version in the target stays, and so does any version if only some members are
+        // to be copied.
         let mut entries = seen.iter().filter(|one| one.member.is_entry).peekable();
         let is_part = entries.peek().is_none();
         let is_there = entries.any(|one| one.standing != Standing::Missing);
@@ -118,7 +119,7 @@ impl Worker<'_> {
         self.tally.wrote_unit();
     }
 
-    /// Copies a member. `source` is its file if it is open already.
+    /// Copies a member. `source` is its file if it is already open.
     pub(super) fn member(
         &mut self,
         one: &SeenMember,
@@ -143,16 +144,17 @@ impl Worker<'_> {
         self.writer.file(source, to, put, check)
     }
 
-    /// Returns the members that a unit has now if it is not what was seen: `is_changed` says that of a member, and its
-    /// directory may have others by now.
+    /// Returns the present members of a unit if it has changed: `is_changed` says whether a member
+    /// has, and its directory may have further ones.
     pub(super) fn moved_on(
         &mut self,
         seen: &[SeenMember],
         unit: &Unit,
         is_changed: bool,
     ) -> Result<Option<Vec<UnitFile>>, UnitTrouble> {
-        // A part that was chosen by its names, or because the whole is too large, has no other files. A directory of many units
-        // changes with each of them: it is listed again only for one that has changed itself.
+        // A part that was chosen by its names, or because the whole is too large, has no other
+        // files. A directory of many units changes with each of them, so it is listed again only
+        // for a unit that itself has changed.
         let may_have_others = unit.is_whole && self.plan.globs.is_empty();
         let looks = may_have_others && (is_changed || !unit.is_named);
         let listed = if looks { self.listed_now(seen)? } else { None };
@@ -160,7 +162,7 @@ impl Worker<'_> {
         Ok(listed.or_else(|| is_changed.then(same)))
     }
 
-    /// Reports whether a member was changed, replaced or removed since it was seen.
+    /// Reports whether a member was changed, replaced or removed since it was examined.
     pub(super) fn is_changed(&mut self, seen: &[SeenMember]) -> Result<bool, UnitTrouble> {
         for one in seen {
             let item = &one.member.item;
@@ -175,11 +177,11 @@ impl Worker<'_> {
         Ok(false)
     }
 
-    /// Lists a unit again if something has happened in its directories since it was found; `None` if it has the same files.
+    /// Lists a unit again if its directories have changed since it was found; `None` if it has the same files.
     fn listed_now(&mut self, seen: &[SeenMember]) -> Result<Option<Vec<UnitFile>>, UnitTrouble> {
         let mut dirs: Vec<&Arc<Dir>> = Vec::new();
         for dir in seen.iter().map(|one| &one.member.item.dir) {
-            // Mostly the last one: members of one directory follow each other.
+            // Usually the last one: members of one directory are adjacent.
             if !dirs.iter().rev().any(|known| Arc::ptr_eq(known, dir)) {
                 dirs.push(dir);
             }

@@ -1,7 +1,7 @@
-//! A unit that goes to a mount.
+//! A unit that is imported to a mount.
 //!
-//! Owns the moment from which it can be seen: the close of the last marker. Must never let a marker follow members of two
-//! versions, and never take away what is there before the source was read to its end.
+//! Owns the moment from which it is visible: the close of the last marker. Must never let a marker follow
+//! members of two versions, and never remove what is there before the source was read to its end.
 
 use rustix::fs::OFlags;
 
@@ -13,7 +13,7 @@ use super::unit::{SeenMember, UnitOutcome, UnitTrouble, at};
 use super::work::Worker;
 
 impl Worker<'_> {
-    /// Copies one version of a unit, if it is the one that was seen.
+    /// Copies one version of a unit, if it is still the one that was examined.
     pub(super) fn import_version(
         &mut self,
         seen: &[SeenMember],
@@ -21,14 +21,14 @@ impl Worker<'_> {
     ) -> Result<UnitOutcome, UnitTrouble> {
         let is_entry = |one: &&SeenMember| one.member.is_entry;
         let replaces = seen.iter().filter(is_entry).any(|one| one.standing != Standing::Missing);
-        // What cannot be read keeps the whole unit out.
+        // An unreadable member prevents the copy of the whole unit.
         for one in seen.iter().filter(|one| one.about.is_file()) {
             self.try_out(one, replaces).map_err(at(&one.member.item))?;
         }
         if replaces && let Some(now) = self.other_members(seen, unit)? {
             return Ok(UnitOutcome::Other(now));
         }
-        // Without its entry point no process reads the version that is replaced, and no other is mixed into it.
+        // Without its entry point no process reads the replaced version, and it is not mixed with another.
         let replaced = seen.iter().filter(is_entry);
         for one in replaced.filter(|one| one.standing != Standing::Missing) {
             self.remove(one).map_err(at(&one.member.item))?;
@@ -36,7 +36,7 @@ impl Worker<'_> {
         let mut bytes = Vec::new();
         for (number, one) in seen.iter().enumerate() {
             if number > 0 && number + 1 == seen.len() {
-                // With the last one all are published.
+                // Closing the last one publishes all members.
                 match self.other_members(seen, unit) {
                     Ok(None) => {}
                     Ok(Some(now)) => {
@@ -67,7 +67,7 @@ impl Worker<'_> {
         Ok(UnitOutcome::Done)
     }
 
-    /// Returns the members that the unit has now, if it has another version.
+    /// Returns the present members of the unit, if it has another version.
     fn other_members(
         &mut self,
         seen: &[SeenMember],
@@ -77,7 +77,7 @@ impl Worker<'_> {
         self.moved_on(seen, unit, is_changed)
     }
 
-    /// Opens a member, and reads it to its end if something is going to be replaced.
+    /// Opens a member, and reads it to its end if something will be replaced.
     fn try_out(&mut self, one: &SeenMember, to_its_end: bool) -> Done<()> {
         let dir = self.source_dir(&one.member.item.dir)?;
         let mut source = SourceFile::open(dir.at(&one.member.item.name))?;
@@ -95,7 +95,8 @@ impl Worker<'_> {
         if number > 0 || put == Put::New {
             return self.member(one, None, put, || Ok(()));
         }
-        // The draft is made of what is published when its first member is opened. If that is complete by now, it stays.
+        // The draft starts from the published version when its first member is opened. If that
+        // version is complete by now, it stays.
         let mut entries = Vec::new();
         for entry in seen.iter().filter(|one| one.member.is_entry) {
             let item = &entry.member.item;
@@ -108,22 +109,23 @@ impl Worker<'_> {
         })
     }
 
-    /// Takes away what was written of a draft, and passes on why.
+    /// Removes the written part of a draft, and passes on the reason.
     fn withdraw<T>(&mut self, written: &[SeenMember], why: T) -> T {
         for one in written {
-            // What cannot be removed now is of no complete unit.
+            // What cannot be removed now belongs to no complete unit.
             self.remove(one).ok();
         }
         why
     }
 
-    /// Reports whether a unit is what was written of it, now that its draft is over. Another program may have published it
-    /// since the draft was begun: then that version has stayed, and its files are counted as there already.
+    /// Reports whether the published unit is the one that was written, now that its draft is over.
+    /// Another program may have published it since the draft began: then that version has stayed,
+    /// and its files count as already there.
     fn is_published(&mut self, seen: &[SeenMember]) -> Done<bool> {
         let mut is_ours = true;
         for one in seen.iter().filter(|one| one.member.is_entry && one.about.is_file()) {
             let dir = self.target_dir(&one.member.item.dir)?;
-            // The open leads this process to what is published.
+            // The open leads this process to the published version.
             let flags = OFlags::RDONLY | OFlags::NONBLOCK;
             let Ok(file) = dir.at(&one.member.item.name).open(flags, 0) else { continue };
             let there = rustix::fs::fstat(&file).map_err(std::io::Error::from);

@@ -1,7 +1,7 @@
-//! A unit that goes to a plain directory.
+//! A unit that is exported to a plain directory.
 //!
-//! Owns the order in which it is opened: the entry point first, which leads this process to the members of one version.
-//! Must never leave an entry point in the target beside members of another version.
+//! Owns the order in which it is opened: the entry point first, which leads this process to the members
+//! of one version. Must never leave an entry point in the target beside members of another version.
 
 use super::file::{Put, SourceFile, Standing};
 use super::job::Unit;
@@ -28,7 +28,7 @@ impl Worker<'_> {
             return Ok(UnitOutcome::Other(now));
         }
         let mut opened = self.open_some(&others, OPEN_MAX - entries.len().min(OPEN_MAX))?;
-        // What stands there must not be taken for complete while it has members of two versions.
+        // The target must not look complete while it has members of two versions.
         for one in entries.iter().filter(|one| one.standing != Standing::Missing) {
             let item = &one.member.item;
             let dir = self.target_dir(&item.dir).map_err(at(item))?;
@@ -75,7 +75,7 @@ impl Worker<'_> {
         SourceFile::open(dir.at(&one.member.item.name)).map(Some)
     }
 
-    /// Reports whether the name of an entry point leads to the version that was opened, or to the one that was seen.
+    /// Reports whether the name of an entry point leads to the version that was opened, or examined.
     fn is_still(&mut self, one: &SeenMember, source: Option<&SourceFile>) -> Done<bool> {
         let dir = self.source_dir(&one.member.item.dir)?;
         let from = dir.at(&one.member.item.name);

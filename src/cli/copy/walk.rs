@@ -1,8 +1,9 @@
 //! The walk through the source.
 //!
-//! Owns the choice of what is copied, and the gathering of units. A unit is complete when its directory was listed to the end.
-//! If a directory has too many units to hold, the walk gathers some of them and lists the directory again for the others. Must
-//! never hold more than one open directory for each level and a bounded number of names.
+//! Owns the choice of what is copied, and the gathering of units. A unit is complete when its
+//! directory was listed to the end. If a directory has too many units to hold, the walk gathers
+//! some of them and lists the directory again for the others. Must never hold more than one open
+//! directory for each level and a bounded number of names.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -34,7 +35,7 @@ const DEPTH_MAX: usize = 200;
 const FILES_AT_ONCE: usize = 64;
 /// The most files of a unit. The daemon treats the files of a larger one as ordinary files.
 const UNIT_FILES_MAX: usize = 4096;
-/// The most files of incomplete units that are held, not counting units that are a directory each.
+/// The most files of incomplete units that are held, not counting units that are whole directories.
 const HELD_MAX: usize = 100_000;
 
 /// A directory that is being listed.
@@ -42,15 +43,15 @@ const HELD_MAX: usize = 100_000;
 struct Level {
     dir: Arc<Dir>,
     names: DirNames,
-    /// The whole directory is chosen. Otherwise single names in it can be.
+    /// The whole directory is chosen. Otherwise single names in it may be.
     chosen: bool,
     files: Vec<Item>,
     /// The units of this directory.
     units: HashMap<UnitId, Unit>,
-    /// Which of them are gathered in this listing, and which in later ones.
+    /// Which of them are gathered in this listing; later listings gather the others.
     share: UnitShare,
     later: Vec<UnitShare>,
-    /// One of several units of this directory has members in directories below it.
+    /// One of several units of this directory has members in subdirectories.
     is_deep: bool,
 }
 
@@ -64,7 +65,7 @@ pub(super) struct Walk {
     levels: Vec<Level>,
     held: usize,
     held_max: usize,
-    /// The level that is listed again: nothing is taken but members of its units.
+    /// The level that is listed again: only members of its units are taken.
     again: Option<usize>,
 }
 
@@ -126,7 +127,7 @@ impl Walk {
         }
     }
 
-    /// Reports whether a name is one of those that are asked for.
+    /// Reports whether a name is among the requested ones.
     fn fits(&self, place: &TreePath) -> bool {
         let below = place.below(&self.plan.place).map(TreePath::from_bytes);
         let Some(Ok(below)) = below else { return false };
@@ -299,7 +300,7 @@ impl Walk {
         self.send(Job::Unit(unit));
     }
 
-    /// Hands a job over. Waits while there are too many. The other end is gone only if a thread has panicked.
+    /// Queues a job. Waits while there are too many. The other end is gone only if a thread has panicked.
     fn send(&self, job: Job) {
         if self.jobs.send(job).is_err() {
             self.ground.tally.end("the threads that copy are gone".to_owned());

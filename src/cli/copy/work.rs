@@ -179,7 +179,8 @@ impl Worker<'_> {
         })
     }
 
-    /// Looks at a name of the source and compares it with the target. Returns `None` if it is neither a file nor a link.
+    /// Examines a name of the source and compares it with the target. Returns `None` if it is
+    /// neither a file nor a link.
     pub(super) fn look(&mut self, item: &Item) -> Done<Option<(About, Standing)>> {
         let dir = self.source_dir(&item.dir)?;
         let from = dir.at(&item.name);

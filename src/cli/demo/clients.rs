@@ -1,7 +1,7 @@
-//! The compilers that this can be shown with: JAX, or what else is there.
+//! The compilers that the demonstration can use: JAX, or another one that is installed.
 //!
-//! Each compiles the same thing on a node through `hearthfs run`, which sets the variable that points
-//! its cache at the mount, and tells from its own reports what came from the cache.
+//! Each compiles the same thing on a node through `hearthfs run`, which sets the variable that
+//! points its cache at the mount. The compiler's own reports show what came from the cache.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,23 +17,23 @@ use crate::cli::failure::{Exit, Failure, Outcome};
 
 /// How long one compilation may take.
 const COMPILE_WITHIN: Duration = Duration::from_mins(10);
-/// How many C files ccache is given, and packages Go, beside its library.
+/// How many C files ccache compiles, and how many packages Go, besides its library.
 const SOURCES: usize = 8;
 
-/// What a client saw on one node.
+/// The result of a client on one node.
 #[derive(Debug)]
 pub(super) struct ClientRun {
     pub(super) seconds: f64,
     pub(super) hits: u64,
     pub(super) misses: u64,
-    /// What the compiled programs came to; the same on every node.
+    /// The output of the compiled programs; the same on every node.
     pub(super) answer: String,
 }
 
 /// A compiler with a cache.
 #[derive(Debug)]
 pub(super) enum Compiler {
-    /// JAX, with the Python that has it.
+    /// JAX, with the Python that has it installed.
     Jax(PathBuf),
     /// ccache, in front of a C compiler.
     Ccache {
@@ -42,7 +42,7 @@ pub(super) enum Compiler {
     },
     /// The Go compiler, whose cache is built in.
     Go,
-    /// A C compiler behind a cache of a few lines of shell, where nothing else is there.
+    /// A C compiler behind a cache of a few lines of shell, if nothing else is installed.
     Cc {
         /// The C compiler.
         compiler: PathBuf,
@@ -50,7 +50,7 @@ pub(super) enum Compiler {
 }
 
 impl Compiler {
-    /// Takes the client that was asked for, or the first that is there.
+    /// Takes the requested client, or the first one that is installed.
     pub(super) fn choose(name: Option<&str>, stop: &Stop) -> Outcome<Self> {
         match name {
             Some("jax") => python::with_jax(stop).map(Self::Jax),
@@ -101,7 +101,7 @@ impl Compiler {
         }
     }
 
-    /// Returns what it calls the things that it compiles.
+    /// Returns the noun for the things that it compiles.
     pub(super) fn noun(&self) -> &'static str {
         match self {
             Self::Jax(_) => "programs",
@@ -110,7 +110,7 @@ impl Compiler {
         }
     }
 
-    /// Writes what is to be compiled.
+    /// Writes the sources.
     pub(super) fn prepare(&self, world: &World) -> Outcome<()> {
         let work = world.work();
         let failed = |error| Failure::failed(format!("cannot write the sources: {error}"));
@@ -167,11 +167,11 @@ fn jax(python: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<
     command
         .current_dir(work)
         .env("JAX_PLATFORMS", "cpu")
-        // By default JAX keeps only what took a second to compile.
+        // By default JAX caches only compilations of at least one second.
         .env("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
         .env("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
-        // JAX puts the path of its side caches, which are for GPUs, into every key. Nodes of a cluster
-        // mount at one path; two mounts of one machine cannot.
+        // JAX puts the path of its side caches, which are for GPUs, into every key. Nodes of a
+        // cluster mount at one path; two mounts of one machine cannot.
         .env("JAX_PERSISTENT_CACHE_ENABLE_XLA_CACHES", "none");
     let (out, err) = succeed(&mut command, COMPILE_WITHIN, stop)?;
     pass_on(node, &err);
@@ -192,7 +192,7 @@ fn ccache(compiler: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Out
     let out = work.join(format!("{}.objects", node.name));
     let failed = |error| Failure::failed(format!("ccache: {error}"));
     std::fs::create_dir_all(&out).map_err(failed)?;
-    // One shell for all, so that `hearthfs run` waits for the store once.
+    // One shell for all, so that `hearthfs run` waits for the store only once.
     let script = "out=$1; cc=$2; shift 2; for unit; do ccache \"$cc\" -O2 -c \"$unit.c\" -o \
                   \"$out/$unit.o\" || exit 1; done";
     let names: Vec<String> = (0..SOURCES).map(|n| format!("unit{n}")).collect();
@@ -215,8 +215,8 @@ fn ccache(compiler: &Path, work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Out
     })
 }
 
-/// What a simple compile cache does: an entry is named by its source, is written under a temporary name, and gets its
-/// name when it is whole.
+/// A simple compile cache: an entry is named after its source, is written under a temporary name,
+/// and gets its name when it is complete.
 const CACHE_SCRIPT: &str = r#"
 out=$1; cc=$2; cache=$HEARTHFS_MOUNT/demo; shift 2; mkdir -p "$cache"
 for unit; do
@@ -279,19 +279,19 @@ fn go(work: &Path, node: &DemoNode<'_>, stop: &Stop) -> Outcome<ClientRun> {
     let clock = Clock::system();
     let (_, err) = succeed(&mut command, COMPILE_WITHIN, stop)?;
     let seconds = clock.mono().as_secs_f64();
-    // With -x it prints every command that it runs; what it does not compile came from the cache.
+    // With -x it prints every command that it runs; packages that it does not compile came from the cache.
     let misses = err.lines().filter(|line| line.contains("/compile ")).count() as u64;
     let mut list = node.run(&words(&["go", "list", "-deps", "."]));
     set(&mut list);
     let (all, _) = succeed(&mut list, COMPILE_WITHIN, stop)?;
-    // `unsafe` is a package in name only.
+    // `unsafe` is a package only in name.
     let packages = all.lines().filter(|line| *line != "unsafe").count() as u64;
     let mut run = std::process::Command::new(&program);
     let (answer, _) = succeed(&mut run, COMPILE_WITHIN, stop)?;
     Ok(ClientRun { seconds, hits: packages.saturating_sub(misses), misses, answer })
 }
 
-/// Shows what a client or `hearthfs run` had to say.
+/// Shows the messages of a client or of `hearthfs run`.
 fn pass_on(node: &DemoNode<'_>, text: &str) {
     for line in text.lines().filter(|line| !line.trim().is_empty()) {
         say(format_args!("{}: {line}", node.name));

@@ -1,4 +1,4 @@
-//! Processes of this demonstration: started, waited for, and ended.
+//! Processes of the demonstration: starting, waiting and ending.
 //!
 //! Must never wait without listening for Ctrl-C, and never leave a process behind.
 
@@ -15,18 +15,18 @@ use rustix::process::{Pid, Signal};
 use super::say;
 use crate::cli::failure::{Failure, Outcome};
 
-/// How often to look at something that the demo waits for.
+/// How often a condition is checked.
 const POLL: Duration = Duration::from_millis(10);
 /// How long a process that was told to end may take before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(10);
-/// How often it is said that a process still runs.
+/// How often the user is told that a process still runs.
 const SAY_EVERY: Duration = Duration::from_secs(10);
-/// What a step says that was ended by a signal.
+/// The message of a step that was ended by a signal.
 pub(super) const INTERRUPTED: &str = "interrupted";
 
-/// Ends this process when the one that started it does, however that ended.
+/// Makes this process end when its parent does, however that ends.
 pub(super) fn end_with_parent() {
-    // A kernel that refuses this is no reason not to go on: the parent also ends us in the orderly way.
+    // A kernel that refuses this is no reason to stop: the parent also ends us explicitly.
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::TERM));
 }
 
@@ -36,12 +36,12 @@ pub(super) fn pause() {
     std::thread::sleep(POLL);
 }
 
-/// Whether a signal has asked for the end.
+/// Whether a signal has requested the end.
 #[derive(Clone, Debug)]
 pub(super) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// Turns the signals that end a program into a wish to stop, so that everything is cleaned up.
+    /// Turns the signals that end a program into a request to stop, so that everything is cleaned up.
     pub(super) fn on_signals() -> Outcome<Self> {
         use tokio::signal::unix::{SignalKind, signal};
         let failed = |error| Failure::failed(format!("cannot listen for signals: {error}"));
@@ -66,23 +66,23 @@ impl Stop {
                 }
             });
         };
-        // It ends with the process.
+        // The thread ends with the process.
         drop(task::thread("signals", listen).map_err(failed)?);
         Ok(Self(wish))
     }
 
-    /// Returns one that no signal ends, for cleaning up.
+    /// Returns a value that no signal sets, for cleaning up.
     pub(super) fn never() -> Self {
         Self(Arc::new(AtomicBool::new(false)))
     }
 
-    /// Fails if a signal has asked for the end.
+    /// Fails if a signal has requested the end.
     pub(super) fn check(&self) -> Outcome<()> {
         if self.0.load(Ordering::Relaxed) { Err(Failure::failed(INTERRUPTED)) } else { Ok(()) }
     }
 }
 
-/// A process with all that it started; ended when this is dropped.
+/// A process and its descendants; dropping it ends them.
 #[derive(Debug)]
 pub(super) struct DemoProcess {
     child: Child,
@@ -90,7 +90,7 @@ pub(super) struct DemoProcess {
 }
 
 impl DemoProcess {
-    /// Starts a process in a group of its own, so that Ctrl-C reaches it through us only.
+    /// Starts a process in a group of its own, so that Ctrl-C reaches it only through us.
     pub(super) fn start(command: &mut Command) -> Outcome<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command
@@ -101,7 +101,7 @@ impl DemoProcess {
         Ok(Self { child, name })
     }
 
-    /// Returns how it ended, if it did.
+    /// Returns its exit status, if it has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
@@ -127,10 +127,10 @@ impl DemoProcess {
         }
     }
 
-    /// Asks it to end, without its children.
+    /// Asks the process itself to end, without its children.
     pub(super) fn ask_to_end(&self) {
         if let Some(pid) = Pid::from_raw(self.child.id().cast_signed()) {
-            // It may have ended by itself; until it is waited for, its number is not used again.
+            // It may have ended by itself; until it is waited for, its process id is not reused.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
     }
@@ -160,7 +160,7 @@ impl Drop for DemoProcess {
     }
 }
 
-/// Runs a command to its end with its output kept in files that no other user sees.
+/// Runs a command to its end. Its output goes to files that no other user can read.
 pub(super) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Outcome<Output> {
     let failed = |error| Failure::failed(format!("cannot make a temporary file: {error}"));
     let (out, err) = (tempfile::NamedTempFile::new(), tempfile::NamedTempFile::new());
@@ -172,7 +172,7 @@ pub(super) fn output(command: &mut Command, limit: Duration, stop: &Stop) -> Out
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a command that has to succeed, and returns what it printed on stdout and on stderr.
+/// Runs a command that has to succeed, and returns its stdout and stderr.
 pub(super) fn succeed(
     command: &mut Command,
     limit: Duration,

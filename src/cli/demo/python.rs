@@ -12,13 +12,13 @@ use super::say;
 use super::world::find_program;
 use crate::cli::failure::{Exit, Failure, Outcome};
 
-/// What is installed.
+/// The installed packages.
 const PACKAGES: &[&str] = &["jax==0.10.2", "jaxlib==0.10.2"];
-/// What that takes on the disk, for people.
+/// Their size, for people.
 const SIZE: &str = "about 650 MB on the disk, 150 MB to download";
 /// The oldest Python that this JAX runs on.
 const OLDEST: (u32, u32) = (3, 11);
-/// Written last, so that an environment that was not finished is made again.
+/// Written last, so that an unfinished environment is made again.
 const DONE: &str = "hearthfs-demo.txt";
 
 const ASK_WITHIN: Duration = Duration::from_mins(1);
@@ -61,7 +61,7 @@ pub(super) fn with_jax(stop: &Stop) -> Outcome<PathBuf> {
     Ok(python)
 }
 
-/// Returns the directory of the user for what can be made again.
+/// Returns the directory of the user for reproducible files.
 fn cache_directory() -> Outcome<PathBuf> {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|dir| dir.is_absolute());
     absolute("XDG_CACHE_HOME")
@@ -120,7 +120,7 @@ fn find_python(stop: &Stop) -> Outcome<PathBuf> {
     Err(Failure::refused(format!("it needs Python {major}.{minor} or newer: {why}")))
 }
 
-/// Returns the version of a Python that has what it takes to make an environment.
+/// Returns the version of a Python that can make environments.
 fn version(python: &Path, stop: &Stop) -> Outcome<(u32, u32)> {
     let mut command = Command::new(python);
     command.args(["-c", "import sys, venv, ensurepip; print(*sys.version_info[:2])"]);
@@ -132,7 +132,7 @@ fn version(python: &Path, stop: &Stop) -> Outcome<(u32, u32)> {
     }
 }
 
-/// Turns a failure into a reason to take another client, unless a signal has asked for the end.
+/// Turns a failure into a reason to try another client, unless a signal has requested the end.
 fn soften(what: &'static str) -> impl FnOnce(Failure) -> Failure {
     move |failure| match &failure.messages[..] {
         [problem] if failure.exit == Exit::Failed && problem != INTERRUPTED => {

@@ -1,4 +1,4 @@
-//! What each node saw, as a table, and the verdict.
+//! The results of each node, as a table, and the verdict.
 
 use std::path::Path;
 
@@ -18,12 +18,12 @@ const HEAD: [&str; 8] = [
     "remote requests",
 ];
 
-/// One node's line.
+/// The line of one node.
 #[derive(Debug)]
 pub(super) struct Row([String; 8]);
 
 impl Row {
-    /// Asks a node what it saw.
+    /// Asks a node for its counts.
     pub(super) fn of(node: &DemoNode<'_>, seen: &ClientRun) -> Outcome<Self> {
         let status = node.status(&Stop::never())?;
         let counters = &status["counters"];
@@ -67,7 +67,7 @@ fn count_files(dir: &Path, files: &mut u64, bytes: &mut u64) -> std::io::Result<
     Ok(())
 }
 
-/// Sets the lines out in columns.
+/// Formats the lines in columns.
 pub(super) fn table(rows: &[Row]) -> String {
     let head = HEAD.map(str::to_owned);
     let lines: Vec<&[String; 8]> =
@@ -89,14 +89,14 @@ pub(super) fn table(rows: &[Row]) -> String {
     text
 }
 
-/// What it all came to.
+/// The result of the demonstration.
 #[derive(Debug)]
 pub(super) struct DemoVerdict {
     pub(super) text: String,
     pub(super) good: bool,
 }
 
-/// Says whether the second node took everything from the first.
+/// Decides whether the second node took everything from the first.
 pub(super) fn verdict(noun: &str, cold: &ClientRun, warm: &ClientRun) -> DemoVerdict {
     let all = warm.hits + warm.misses;
     let (text, good) = if cold.answer != warm.answer {

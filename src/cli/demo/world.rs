@@ -25,7 +25,7 @@ const ASK_WITHIN: Duration = Duration::from_secs(20);
 const LOG_LINES_SHOWN: usize = 20;
 /// The configuration file.
 const CONFIG: &str = "hearthfs.toml";
-/// Variables of the caller that would change what is shown here.
+/// Variables of the caller that would change the result.
 const FOREIGN: &[&str] =
     &["AWS_", "CCACHE_", "GO", "HEARTHFS_", "JAX_", "OLYMPUS_", "PYTHON", "RUST_LOG", "XLA_"];
 
@@ -41,7 +41,7 @@ pub(super) fn find_program(name: &str) -> Option<PathBuf> {
     })
 }
 
-/// Refuses a machine on which nothing can be mounted, with what is missing.
+/// Refuses a machine on which nothing can be mounted, and says what is missing.
 pub(super) fn check_machine() -> Outcome<()> {
     let missing = |what: &str| Err(Failure::refused(what.to_owned()));
     let device = File::options().read(true).write(true).open("/dev/fuse");
@@ -60,7 +60,7 @@ pub(super) fn check_machine() -> Outcome<()> {
     Ok(())
 }
 
-/// A directory with everything in it.
+/// A directory with all files of the demonstration.
 #[derive(Debug)]
 pub(super) struct World {
     dir: Option<TempDir>,
@@ -91,7 +91,7 @@ impl World {
         self.dir.as_ref().map(TempDir::path).expect("taken by drop only")
     }
 
-    /// Returns a configuration that says nothing, so that this machine's own is not taken.
+    /// Returns an empty configuration, so that this machine's own is not read.
     fn config(&self) -> PathBuf {
         self.path().join(CONFIG)
     }
@@ -100,12 +100,12 @@ impl World {
         self.path().join("shared")
     }
 
-    /// Returns a directory for what the compilers leave beside the cache.
+    /// Returns a directory for what the compilers write besides the cache.
     pub(super) fn work(&self) -> PathBuf {
         self.path().join("work")
     }
 
-    /// Takes out of a command's environment what would change what is shown here.
+    /// Removes variables from a command's environment that would change the result.
     pub(super) fn dress(&self, command: &mut Command) {
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
@@ -195,7 +195,7 @@ impl DemoNode<'_> {
         succeed(&mut command, ASK_WITHIN, stop).map(|(out, _)| out)
     }
 
-    /// Returns what the daemon says of itself.
+    /// Returns the daemon's status.
     pub(super) fn status(&self, stop: &Stop) -> Outcome<serde_json::Value> {
         let text = self.ask(stop)?;
         serde_json::from_str(&text)
@@ -210,7 +210,7 @@ impl DemoNode<'_> {
         command
     }
 
-    /// Ends the daemon in the orderly way.
+    /// Ends the daemon in the regular way.
     pub(super) fn unmount(mut self, stop: &Stop) -> Outcome<()> {
         let Some(mut daemon) = self.daemon.take() else { return Ok(()) };
         daemon.ask_to_end();
@@ -240,7 +240,7 @@ impl Drop for DemoNode<'_> {
     }
 }
 
-/// Returns the mount points at and below a directory, innermost first, without touching them.
+/// Returns the mount points at and below a directory, innermost first, without accessing them.
 fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     let text = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut found: Vec<PathBuf> = text
@@ -254,7 +254,7 @@ fn mounts_below(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Takes a mount away whose daemon did not.
+/// Removes a mount that its daemon did not remove.
 fn unmount_by_force(point: &Path) {
     let mut command = if is_root() {
         let mut command = Command::new("umount");
@@ -266,7 +266,7 @@ fn unmount_by_force(point: &Path) {
         command
     };
     command.arg(point);
-    // It has to be tried even, and just then, when a signal asks for the end.
+    // It has to be tried even when a signal has requested the end.
     let done = output(&mut command, ASK_WITHIN, &Stop::never());
     if !done.is_ok_and(|output| output.status.success()) {
         say(format_args!("could not unmount {}", point.display()));

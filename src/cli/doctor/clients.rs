@@ -1,6 +1,7 @@
-//! The clients: whether their variables lead to the mount, and which versions are there.
+//! The clients: whether their variables point at the mount, and which versions are installed.
 //!
-//! Owns which program belongs to which profile. Must never run a program where root looks after the mount of another user.
+//! Owns which program belongs to which profile. Must never run a program when root checks the mount
+//! of another user.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -15,12 +16,12 @@ use crate::cli::{point, wait};
 use crate::config::{Settings, Surroundings, resolve, without_secrets};
 use crate::namespace::Profile;
 
-/// How long a look at a directory may take: it may lie on a mount that does not answer.
+/// How long examining a directory may take: it may be on a mount that does not answer.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 /// The most characters of a version that are shown.
 const VERSION_CHARS_MAX: usize = 80;
 
-/// Programs that say their version, by the profile of their client.
+/// Programs that print their version, by the profile of their client.
 const PROGRAMS: [(&str, &str, &[&str]); 3] = [
     ("ccache", "ccache", &["--version"]),
     ("go", "go", &["version"]),
@@ -38,11 +39,11 @@ const PACKAGES: [(&str, &str); 9] = [
     ("triton-dejavu", "triton-dejavu"),
     ("vllm", "vllm"),
 ];
-/// Says the versions of packages without importing one of them.
+/// Prints the versions of packages without importing any of them.
 const ASK_PYTHON: &str = "import sys\nfrom importlib import metadata\nfor name in sys.argv[1:]:\n    \
     try:\n        print(name, metadata.version(name))\n    except Exception:\n        pass\n";
 
-/// What is known of versions: of each profile whose program is there, what it says.
+/// The versions of the installed programs, by profile.
 type ClientVersions = BTreeMap<String, String>;
 
 /// Checks the variables of all clients.
@@ -81,7 +82,7 @@ pub(super) fn check(
     all
 }
 
-/// Says why no program is run.
+/// Explains why no program is run.
 fn why_not_run(around: &Surroundings, point: &Path) -> Option<String> {
     if around.uid != 0 {
         return None;
@@ -175,7 +176,7 @@ fn client(
     })
 }
 
-/// Asks the programs that are there for their versions.
+/// Asks the installed programs for their versions.
 async fn versions(around: &Surroundings) -> ClientVersions {
     let mut all = ClientVersions::new();
     for (profile, name, args) in PROGRAMS {
@@ -208,7 +209,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or_default().chars().take(VERSION_CHARS_MAX).collect()
 }
 
-/// Reads what Python has said of its packages.
+/// Parses Python's answer about its packages.
 fn packages(said: &str) -> ClientVersions {
     let lines = said.lines().filter_map(|line| line.split_once(' '));
     let known: BTreeMap<&str, &str> = lines.collect();
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_set_is_told_where_the_program_is_there() {
+    fn unset_variables_are_reported_for_installed_programs() {
         let shipped = Profiles::default();
         let profile = shipped.get("ccache").expect("there");
         let point = Path::new("/m");

@@ -1,22 +1,22 @@
-//! What a check has found.
+//! The result of a check.
 //!
-//! Owns the words, which scripts read: they are added to, never renamed.
+//! Owns the words, which scripts read: they are added, never renamed.
 
 use serde::Serialize;
 
 use crate::cli::failure::Failure;
 
-/// What a check says.
+/// The verdict of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::cli) enum Verdict {
-    /// It is as it should be.
+    /// As it should be.
     Ok,
-    /// It works, and not as well as it could.
+    /// It works, but not as well as it could.
     Warning,
     /// Something does not work.
     Problem,
-    /// It was not looked at.
+    /// It was not checked.
     Skipped,
 }
 
@@ -31,7 +31,7 @@ impl Verdict {
     }
 }
 
-/// What a check is about.
+/// The theme of a check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(in crate::cli) enum Theme {
@@ -54,7 +54,7 @@ impl Theme {
     }
 }
 
-/// One check.
+/// One check and its result.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(in crate::cli) struct Finding {
     pub(super) theme: Theme,
@@ -98,7 +98,7 @@ impl Finding {
         Self::new(theme, name, Verdict::Skipped, why.into())
     }
 
-    /// Makes one of a refusal of another command.
+    /// Makes one from a refusal by another command.
     pub(super) fn refused(theme: Theme, name: &str, failure: &Failure) -> Self {
         let remedy = if failure.hints.is_empty() {
             "correct what is named".to_owned()

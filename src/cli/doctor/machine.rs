@@ -1,6 +1,6 @@
-//! What this machine can do for a mount.
+//! What this machine supports.
 //!
-//! Owns the versions of the kernel from which on it does what. Must never mount anything to find out.
+//! Owns the kernel versions that introduced each feature. Must never mount anything to find out.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
@@ -13,18 +13,18 @@ use crate::control::Status;
 
 /// Reads and writes go straight to the disk.
 const PASSTHROUGH: (u32, u32) = (6, 9);
-/// A new mount goes over a dead one in one step.
+/// A new mount replaces a dead one in one step.
 const RESTARTS: (u32, u32) = (6, 5);
-/// The kernel tells how a process has ended that its parent has waited for.
+/// The kernel reports how a process ended even after its parent has waited for it.
 const ENDS: (u32, u32) = (6, 15);
-/// The kernel remembers names for as long as it is not told otherwise.
+/// The kernel caches names until it is told otherwise.
 const NAMES: (u32, u32) = (6, 16);
-/// File systems over which the kernel passes no file through.
+/// File systems for which the kernel does not support passthrough.
 const STACKED: [(u64, &str); 2] = [(0x794c_7630, "overlay"), (0x6573_5546, "FUSE")];
 /// A disk with less than this is full.
 const DISK_FULL: ByteSize = ByteSize(8 << 20);
 
-/// The places that are looked at; a value, so that a test can name others.
+/// The examined paths; a value, so that a test can use others.
 #[derive(Debug)]
 struct MachinePlaces<'a> {
     device: &'a Path,
@@ -32,7 +32,7 @@ struct MachinePlaces<'a> {
     release: String,
 }
 
-/// Checks the machine; `status` is that of a mount that is there.
+/// Checks the machine; `status` is that of an existing mount.
 pub(super) fn check(
     around: &Surroundings,
     settings: Option<&Settings>,
@@ -46,7 +46,7 @@ pub(super) fn check(
     check_at(&places, around, settings, status)
 }
 
-/// Checks it for a user of a mount that another user has made.
+/// Checks the machine for a user of another user's mount.
 pub(super) fn check_for_users() -> Vec<Finding> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let why = "not needed: the mount is another user's";
@@ -124,7 +124,7 @@ fn device(path: &Path) -> Finding {
     }
 }
 
-/// Checks the program with which a user who is not root mounts.
+/// Checks the helper with which a user other than root mounts.
 fn helper(around: &Surroundings) -> Finding {
     const NAME: &str = "fusermount3";
     if around.uid == 0 {
@@ -149,7 +149,7 @@ fn helper(around: &Surroundings) -> Finding {
     }
 }
 
-/// Checks whether a user who is not root may let others in.
+/// Checks whether a user other than root may allow others on the mount.
 fn others(conf: &Path, around: &Surroundings, settings: &Settings) -> Option<Finding> {
     const NAME: &str = "other users";
     if around.uid == 0 || settings.mount.allow_other != AllowOther::Yes {
@@ -193,7 +193,7 @@ fn io_mode(
             format!("mount.io is \"passthrough\", and {found}"),
             "set mount.io = \"auto\", or put right what is named",
         ),
-        // What root could have and has not is worth a look.
+        // If root could have passthrough and does not, that is worth checking.
         IoMode::Auto if around.uid == 0 && version_of(release) >= PASSTHROUGH => Finding::warning(
             Theme::Machine,
             NAME,
@@ -204,7 +204,7 @@ fn io_mode(
     }
 }
 
-/// Says why a mount would not get passthrough, as far as can be told without one.
+/// Explains why a mount would not get passthrough, as far as known without one.
 fn why_ordinary(release: &str, around: &Surroundings, settings: &Settings) -> Option<String> {
     if settings.mount.io == IoMode::Ordinary {
         return Some("mount.io is \"ordinary\"".to_owned());
@@ -222,7 +222,7 @@ fn why_ordinary(release: &str, around: &Surroundings, settings: &Settings) -> Op
     Some(format!("{} lies on a stacked file system ({kind})", there.display()))
 }
 
-/// Compares the room on the disk with what the cache directory may hold.
+/// Compares the room on the disk with the limit of the cache directory.
 fn disk(settings: &Settings, status: Option<&Status>) -> Finding {
     const NAME: &str = "disk";
     let (dir, limit) = (&settings.local.cache_dir, settings.local.cache_size);
@@ -245,7 +245,7 @@ fn disk(settings: &Settings, status: Option<&Status>) -> Finding {
     let (free_text, limit_text) = (free.human(), limit.human());
     let room = ByteSize(free.0.saturating_add(held.map_or(0, |held| held.0)));
     match held {
-        // What an earlier mount has put there is not counted here.
+        // What an earlier mount has stored is not counted here.
         None if is_used => Finding::ok(
             Theme::Machine,
             NAME,

@@ -1,6 +1,6 @@
 //! The mount point, the directories above it, and the daemon that serves it.
 //!
-//! Owns what modes these directories should have. Must never wait for a mount that does not answer.
+//! Owns which modes these directories should have. Must never wait for a mount that does not answer.
 
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::control::{Phase, Status};
 const OTHERS_WRITE: u32 = 0o002;
 /// The group may write.
 const GROUP_WRITES: u32 = 0o020;
-/// Others may go through.
+/// Others may traverse it.
 const OTHERS_SEARCH: u32 = 0o001;
 /// Only the owner of a name may remove it.
 const STICKY: u32 = 0o1000;
@@ -76,7 +76,7 @@ pub(super) fn check(
     all
 }
 
-/// Checks the directories above a mount point: a user who can write there can put another thing in its place.
+/// Checks the directories above a mount point: a user who can write there can replace it.
 fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
     const NAME: &str = "mount point modes";
     let allow_other = settings.map(|settings| settings.mount.allow_other).unwrap_or_default();
@@ -90,7 +90,7 @@ fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
     for dir in point.ancestors().skip(1) {
         let about = match std::fs::symlink_metadata(dir) {
             Ok(about) => about,
-            // What is missing was said of the mount point itself.
+            // A missing mount point was already reported.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
                 let found = format!("{}: {error}", dir.display());
@@ -139,7 +139,7 @@ fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
     }
 }
 
-/// Tells what the daemon says of itself.
+/// Reports what the daemon says about itself.
 fn daemon(status: &Status) -> Vec<Finding> {
     let ours = env!("CARGO_PKG_VERSION");
     let (version, pid) = (&status.version, status.pid);
@@ -231,7 +231,7 @@ mod tests {
         assert!(closed.result == Verdict::Warning && closed.found.contains("cannot reach"));
         set_mode(&above, 0o755);
         assert_eq!(modes(uid + 1, Some(&alone), &point).result, {
-            // Root's own directories are open to all.
+            // Root's own directories are accessible to all.
             if uid == 0 { Verdict::Ok } else { Verdict::Problem }
         });
     }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_mount_point_nothing_is_looked_at() {
+    fn without_a_mount_point_there_are_no_checks() {
         let all = check(&Surroundings::default(), None, None, None);
         assert!(all.len() == 1 && all[0].result == Verdict::Skipped);
     }

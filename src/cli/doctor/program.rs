@@ -1,7 +1,7 @@
-//! Asking a program for its version.
+//! Asks a program for its version.
 //!
-//! Owns the limits of such a run. Must never run a program that another user than root or the caller could have put there, and
-//! never leave one running.
+//! Owns the limits of such a run. Must never run a program that a user other than root or the
+//! caller could have put there, and never leave one running.
 
 use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
@@ -16,14 +16,14 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::clock::{sleep, within};
 use crate::config::Surroundings;
 
-/// How long a program may take to say its version.
+/// How long a program may take to print its version.
 const RUN_LIMIT: Duration = Duration::from_secs(5);
 /// How often to check whether it has ended.
 const POLL: Duration = Duration::from_millis(10);
-/// The most that is read of what it says.
+/// The longest output that is read.
 const SAID_BYTES_MAX: usize = 4096;
 
-/// Finds a program in the directories of PATH; what is no absolute path there is passed over.
+/// Finds a program in the directories of PATH; ignores relative ones.
 pub(super) fn find(around: &Surroundings, name: &str) -> Option<PathBuf> {
     let path = around.variable("PATH")?;
     let dirs = std::env::split_paths(path).filter(|dir| dir.is_absolute());
@@ -43,10 +43,10 @@ pub(super) fn is_trusted(program: &Path, uid: u32) -> bool {
     })
 }
 
-/// Runs a program and returns what it prints, or why that cannot be had.
+/// Runs a program and returns its output, or why there is none.
 pub(super) async fn said(program: &Path, args: &[&str]) -> Result<String, String> {
     let mut command = Command::new(program);
-    // In a directory in which no other user has put anything: some programs look around them.
+    // In a directory where no other user can put files: some programs read files around them.
     command.args(args).current_dir("/").process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = ProbedProgram(command.spawn().map_err(|error| error.to_string())?);
@@ -71,11 +71,11 @@ pub(super) async fn said(program: &Path, args: &[&str]) -> Result<String, String
     }
 }
 
-/// A program that is killed with all that it has started when this is dropped.
+/// A running program; dropping it kills the program and its descendants.
 struct ProbedProgram(Child);
 
 impl ProbedProgram {
-    /// Reads what has been printed. The pipe may be held open by what the program has started.
+    /// Reads the output so far. Descendants of the program may keep the pipe open.
     fn read(&mut self) -> std::io::Result<String> {
         let Some(out) = self.0.stdout.as_mut() else { return Ok(String::new()) };
         rustix::fs::fcntl_setfl(&*out, OFlags::NONBLOCK)?;
@@ -96,7 +96,7 @@ impl ProbedProgram {
 impl Drop for ProbedProgram {
     fn drop(&mut self) {
         if matches!(self.0.try_wait(), Ok(None)) {
-            // Not reaped yet, so the number is still that of its group.
+            // Not reaped yet, so the id is still that of its group.
             kill_process_group(Pid::from_child(&self.0), Signal::KILL).ok();
             self.0.wait().ok();
         }

@@ -1,4 +1,4 @@
-//! The store: whether it can be reached, what it lets us do, its clock, and the rules that delete.
+//! The store: whether it can be reached, which rights we have, its clock, and the rules that delete.
 //!
 //! Owns what each obstacle means for a person. Must never make a store.
 
@@ -10,19 +10,19 @@ use crate::config::{Settings, Writes, format_age};
 use crate::daemon::{self, Access, Obstacle, RulesCheck, Step, Trial};
 use crate::error::{Error, Kind};
 
-/// Clocks that differ by more are worth a word.
+/// A larger difference of the clocks gets a warning.
 const CLOCK_WARN_MS: u64 = 60_000;
-/// Clouds refuse signatures when they differ by 15 minutes.
+/// Clouds refuse signatures if the clocks differ by 15 minutes.
 const CLOCK_BAD_MS: u64 = 10 * 60_000;
-/// How long all questions to a store may take together.
+/// How long all requests to a store may take together.
 const ALL_LIMIT: Duration = Duration::from_mins(1);
 
-/// How much of a store is asked for.
+/// Which rights are checked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum Asking {
-    /// Everything; where the settings say that all nodes get what is written, an object is written and deleted again.
+    /// All of them; if the settings share writes with all nodes, an object is written and deleted again.
     Trying,
-    /// What can be told without writing.
+    /// Those that can be checked without writing.
     Reading,
 }
 
@@ -31,7 +31,7 @@ pub(super) async fn check(settings: &Settings) -> Vec<Finding> {
     look(settings, Asking::Trying).await
 }
 
-/// Checks it with so many questions.
+/// Checks the store with these rights.
 pub(super) async fn look(settings: &Settings, asking: Asking) -> Vec<Finding> {
     let Some(url) = &settings.remote.url else {
         let why = "no remote.url: a cache on this node only";
@@ -66,14 +66,14 @@ fn of_one(trial: &Trial) -> bool {
     matches!(trial.obstacle, Obstacle::Right | Obstacle::Other)
 }
 
-/// Says why not even a client can be made.
+/// Explains why not even a client can be made.
 fn unusable(url: &crate::config::RemoteUrl, error: &Error) -> Finding {
     let name = if error.kind() == Kind::Denied { "credentials" } else { "address" };
     let found = format!("{url}: {}", error.chain());
     Finding::problem(Theme::Store, name, found, "correct what is named, and try again")
 }
 
-/// Tells what the first request has shown: whether anything answers, and as whom and where it was asked.
+/// Reports the first request: whether anything answers, with which credentials, and in which region.
 fn reached(settings: &Settings, access: &Access) -> Vec<Finding> {
     let url = settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default();
     let trial = access.list.obstacle();
@@ -145,7 +145,7 @@ fn region(settings: &Settings, access: &Access) -> Option<Finding> {
     })
 }
 
-/// Tells of each right whether it was there when it was tried.
+/// Reports for each right whether it was granted.
 fn rights(settings: &Settings, asking: Asking, access: &Access) -> Vec<Finding> {
     let writes = settings.mount.writes;
     let without = match (writes, asking) {
@@ -175,7 +175,7 @@ fn rights(settings: &Settings, asking: Asking, access: &Access) -> Vec<Finding> 
     let finding = |(name, step, done): (&str, &Step, String)| match step {
         Step::Done => Finding::ok(Theme::Store, name, done),
         Step::Untried => Finding::skipped(Theme::Store, name, without.clone()),
-        // It works without: the expiry takes what is not deleted.
+        // hearthfs works without this right: objects that are not deleted expire.
         Step::Failed(trial) if name == "delete" && trial.obstacle == Obstacle::Right => {
             Finding::warning(Theme::Store, name, trial.text.clone(), remedy_of(settings, name))
         }
@@ -250,7 +250,7 @@ fn clock(settings: &Settings, access: &Access) -> Finding {
     }
 }
 
-/// Tells whether a store of ours is there. A place without one gets one at the first mount that may write.
+/// Reports whether a hearthfs store is there. An empty place becomes one at the first mount that may write.
 fn identity(settings: &Settings, checked: Result<(), Error>) -> Finding {
     const NAME: &str = "store";
     match checked {
@@ -325,7 +325,7 @@ fn of_report(settings: &Settings, report: &RulesCheck) -> Finding {
         faults if faults.is_empty() => {
             Finding::ok(Theme::Store, NAME, format!("the bucket deletes by an expiry of {age}"))
         }
-        // Where nothing expires, a rule only tidies up.
+        // If nothing expires, a rule only tidies up.
         faults if settings.expiry.age.is_none() => {
             Finding::ok(Theme::Store, NAME, faults.join("; "))
         }

@@ -1,4 +1,4 @@
-//! What the profiles of clients say, as documents and shell: `docs/clients.md` and the snippets of `systemd/`.
+//! Documents and shell snippets from the profiles of clients: `docs/clients.md` and the snippets of `systemd/`.
 
 use std::fmt::Write as _;
 
@@ -64,7 +64,7 @@ The words, and the form of patterns, are at the head of
 [`src/namespace/profiles.toml`](../src/namespace/profiles.toml).
 ";
 
-/// Writes `docs/clients.md`. Writing to a string does not fail.
+/// Writes `docs/clients.md`. Writing to a string cannot fail.
 pub(super) fn document() -> String {
     let mut text = HEAD.to_owned() + "\n" + KINDS;
     for kind in RuleKind::ALL {
@@ -113,7 +113,7 @@ fn client(text: &mut String, profile: &Profile) {
     }
 }
 
-/// Says by what `hearthfs explain` knows the same program under another key.
+/// Describes how `hearthfs explain` recognises the same program under another key.
 fn other_keys(profile: &Profile) -> String {
     if profile.program.is_empty() {
         return "`hearthfs explain` does not look for the same program under another key: no pattern says where."
@@ -131,7 +131,7 @@ fn place(root: &str) -> String {
     if root == "**" { "any directory".to_owned() } else { format!("`MOUNT/{root}`") }
 }
 
-/// Says how a client is pointed at the mount.
+/// Describes how a client is pointed at the mount.
 fn pointing(profile: &Profile) -> String {
     let mut said = Vec::new();
     if !profile.variables.is_empty() {
@@ -162,7 +162,7 @@ fn pointing(profile: &Profile) -> String {
     said.concat()
 }
 
-/// Says where the files of a rule go, and when.
+/// Describes where the files of a rule go, and when.
 fn goes(rule: &Rule) -> String {
     match rule.kind {
         RuleKind::Ordinary => "all nodes, when closed".to_owned(),
@@ -200,7 +200,8 @@ fn goes(rule: &Rule) -> String {
     }
 }
 
-/// What is asked of the mount: a login goes on without it when the first answer is late, or the last.
+/// The login snippet's requests to the mount. If the first or the last answer is late, the login
+/// continues without the mount.
 const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, as far as they work at this moment: copy to /etc/profile.d/ and
 # set the mount point, a path without blanks. For sh, bash and zsh. What a user has set stays, and where something is
 # not mounted, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
@@ -252,7 +253,8 @@ pub(super) fn login_snippet() -> String {
     text
 }
 
-/// Writes what points one client at its directory, if that is among those that work and the user has not set it.
+/// Writes the line that points one client at its directory, if that directory works and the user
+/// has not set the variable.
 fn export(profile: &Profile) -> String {
     let dir = &profile.dir;
     let (words, plain): (Vec<&Unless>, Vec<&Unless>) =
@@ -286,8 +288,9 @@ fn export(profile: &Profile) -> String {
     lines.join("\n")
 }
 
-/// What the drop-in for units says; VARIABLES stands for the names that it hands on. The file that the service manager reads is
-/// root's: it reads it again for each command of the unit, also for those that run as root.
+/// The drop-in for units; VARIABLES stands for the names that it passes on. The file that the
+/// service manager reads belongs to root: the manager reads it again for each command of the unit,
+/// also for those that run as root.
 const UNIT: &str = r#"# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
 # /etc/systemd/system/UNIT.service.d/, and set the instance. It asks as the user of the unit, through the snippet for
 # logins, which has to be in /etc/profile.d/ with the mount point. What the unit itself sets stays. Where nothing is
@@ -307,7 +310,8 @@ EnvironmentFile=-%t/hearthfs-clients/%n
 ExecStopPost=-+/bin/rm -f %t/hearthfs-clients/%n
 "#;
 
-/// Writes `systemd/hearthfs-clients.conf`. It holds no variable: whether one works is only known when the unit starts.
+/// Writes `systemd/hearthfs-clients.conf`. It has no values: whether a directory works is known
+/// only when the unit starts.
 pub(super) fn unit_snippet() -> String {
     let shipped = Profiles::default();
     let settings = shipped.all().iter().flat_map(|profile| profile.settings.keys());
@@ -322,7 +326,7 @@ pub(super) fn unit_snippet() -> String {
 mod tests {
     use super::*;
 
-    /// The step that runs as root takes over the variables of clients, and nothing else that the unit's user has put there.
+    /// The step that runs as root accepts only the variables of clients from what the unit's user has written.
     #[test]
     fn units_hand_on_the_variables_of_clients_only() {
         let text = unit_snippet();

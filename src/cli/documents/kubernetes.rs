@@ -1,4 +1,5 @@
-//! What `docs/kubernetes` and the image say is what the program takes, and what a pod needs that mounts for its node.
+//! Checks that `docs/kubernetes` and the image match the program, and the needs of a pod that
+//! mounts for its node.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +13,7 @@ use crate::config::{self, Flags, Settings, Surroundings};
 
 const MANIFEST: &str = "docs/kubernetes/hearthfs.yaml";
 
-/// Reads the documents of a file, each by its kind.
+/// Reads the documents of a file, by kind.
 fn manifest(file: &str) -> Vec<(String, Yaml)> {
     let all = YamlLoader::load_from_str(&read(file)).expect("YAML");
     let kind = |yaml: &Yaml| yaml["kind"].as_str().expect("a kind").to_owned();
@@ -35,7 +36,7 @@ fn named<'a>(list: &'a Yaml, name: &str) -> &'a Yaml {
     found.unwrap_or_else(|| panic!("nothing is named {name}: {all:?}"))
 }
 
-/// Returns what the configuration in the manifest comes to, checked as a mount checks it.
+/// Returns the settings in the manifest's configuration, checked as a mount checks them.
 fn settings() -> Settings {
     let dir = tempfile::tempdir().expect("temporary directory");
     let file = dir.path().join("cluster.toml");
@@ -56,14 +57,14 @@ fn the_pod_may_mount_for_its_node() {
     for (kind, what) in [("requests", "cpu"), ("requests", "memory"), ("limits", "memory")] {
         assert!(daemon["resources"][kind][what].as_str().is_some(), "{kind} {what}");
     }
-    // The mount is below the volume, so that a dead one does not keep the next pod from starting.
+    // The mount point is below the volume, so that a dead mount does not keep the next pod from starting.
     let settings = settings();
     let point = settings.mount.directory.expect("a mount point");
     let volume = named(&daemon["volumeMounts"], "mounts");
     assert_eq!(volume["mountPropagation"].as_str(), Some("Bidirectional"));
     let at = volume["mountPath"].as_str().expect("a path");
     assert_eq!(point.parent(), Some(Path::new(at)));
-    // Compilers write the path into their entries, so it is the same on the node and in every pod.
+    // Compilers write the path into their entries, so it must be the same on the node and in every pod.
     let host = |name: &str| named(&pod["volumes"], name)["hostPath"].clone();
     assert_eq!(host("mounts")["path"].as_str(), Some(at));
     assert_eq!(host("fuse")["path"].as_str(), Some("/dev/fuse"));
@@ -84,7 +85,7 @@ fn the_pod_may_mount_for_its_node() {
 fn probes_ask_what_the_daemon_answers() {
     let set = of_kind("DaemonSet");
     let pod = &set["spec"]["template"]["spec"];
-    // The node asks itself: the address is its loopback.
+    // The probe comes from the node itself: the address is its loopback.
     assert_eq!(pod["hostNetwork"].as_bool(), Some(true));
     let daemon = named(&pod["containers"], "hearthfs");
     let listen = settings().metrics.listen.expect("an address").to_string();

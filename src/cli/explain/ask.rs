@@ -1,7 +1,7 @@
-//! Asking a daemon why a name is a miss.
+//! Asks a daemon why a name is a miss.
 //!
-//! Root and the user of the mount ask over the control socket; all others through the mount itself, where the kernel checks their
-//! rights. Owns both ways. Must never look up the name that is asked about.
+//! Root and the user of the mount ask over the control socket. All others ask through the mount itself,
+//! where the kernel checks their rights. Owns both ways. Must never look up the name in question.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -26,16 +26,16 @@ use crate::namespace::{
 
 /// The longest name of an extended attribute.
 const XATTR_NAME_BYTES_MAX: usize = 255;
-/// The most that the kernel takes as one.
+/// The kernel's limit for one attribute.
 const XATTR_BYTES_MAX: usize = 64 << 10;
-/// A directory on the way, which need not be readable.
+/// Flags to open a directory on the way, which need not be readable.
 const AS_PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// A place on a mount.
+/// A path on a mount.
 #[derive(Clone, Debug)]
 pub(super) struct MountPath {
-    /// Where the mount is.
+    /// The mount point.
     pub(super) point: PathBuf,
     /// The user of the mount.
     owner: Option<u32>,
@@ -43,17 +43,17 @@ pub(super) struct MountPath {
     below: TreePath,
 }
 
-/// Whose misses are asked for.
+/// Whose misses are requested.
 #[derive(Clone, Debug)]
 pub(super) struct Whose {
     pub(super) uid: Option<u32>,
     pub(super) client: Option<String>,
-    /// Those of all users are wanted by name.
+    /// Those of all users, requested explicitly.
     pub(super) all: bool,
 }
 
 impl MountPath {
-    /// Finds the mount that a path lies on, by the names of the path as far as they lead to the mount, and no further.
+    /// Finds the mount of a path, following the names of the path only as far as the mount point.
     pub(super) fn find(around: &Surroundings, typed: &Path) -> Outcome<Self> {
         let (path, mounts) = (around.absolute(typed), Mounts::read()?);
         let shown = printed(typed.as_os_str().as_bytes());
@@ -87,7 +87,8 @@ impl MountPath {
     }
 }
 
-/// Follows a path to one of our mounts, and returns where that is and the names that are left; all of it, if there is none.
+/// Follows a path to one of our mounts, and returns the mount point and the remaining names; all of
+/// the path, if there is none.
 fn to_mount(mounts: &Mounts, path: &Path) -> (PathBuf, Vec<OsString>) {
     let mut at = PathBuf::from("/");
     let mut parts =
@@ -97,7 +98,7 @@ fn to_mount(mounts: &Mounts, path: &Path) -> (PathBuf, Vec<OsString>) {
         let next = at.join(part);
         match next.canonicalize() {
             Ok(real) => at = real,
-            // A dead mount cannot be followed, and is one by its name all the same.
+            // A dead mount cannot be followed, but its name is still a mount point.
             Err(_) => at = next,
         }
     }
@@ -139,7 +140,7 @@ pub(super) fn why(around: &Surroundings, place: &MountPath) -> Outcome<Explained
     answer(&point, move || through_mount(&place))?
 }
 
-/// Asks by an extended attribute of the nearest directory above that is there.
+/// Asks through an extended attribute of the nearest existing directory above.
 fn through_mount(place: &MountPath) -> Outcome<Explained> {
     let failed = |error: Errno| {
         Failure::failed(format!("{}: {error}", printed(place.point.as_os_str().as_bytes())))
@@ -152,7 +153,7 @@ fn through_mount(place: &MountPath) -> Outcome<Explained> {
         match openat(&dir, OsStr::from_bytes(name), AS_PLACE, Mode::empty()) {
             Ok(next) => dir = next,
             Err(Errno::ACCESS | Errno::PERM) => return Ok(denied(&at)),
-            // It is not there, or no directory: whatever is below is asked for from here.
+            // It does not exist, or is no directory: the rest is requested from here.
             Err(_) => break,
         }
         at = at.join(name).unwrap_or_default();
@@ -173,14 +174,14 @@ fn through_mount(place: &MountPath) -> Outcome<Explained> {
     }
 }
 
-/// Says that a directory does not let the caller look.
+/// Returns the answer that a directory is not accessible to the caller.
 fn denied(dir: &TreePath) -> Explained {
     let of_hex = Some(path_to_hex(dir));
     Explained { reason: Reason::Denied, of_hex, ..Explained::default() }
 }
 
 fn ask<T: DeserializeOwned>(dir: &OwnedFd, attribute: &[u8]) -> Result<T, Errno> {
-    // There is no call that takes an open place; the way over `/proc` goes from the directory itself.
+    // No call takes an `O_PATH` descriptor; the path in `/proc` starts from the directory itself.
     let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
     let mut value = vec![0; XATTR_BYTES_MAX];
     let name = OsString::from_vec(attribute.to_vec());
@@ -188,7 +189,7 @@ fn ask<T: DeserializeOwned>(dir: &OwnedFd, attribute: &[u8]) -> Result<T, Errno>
     serde_json::from_slice(&value[..length]).map_err(|_| Errno::NODATA)
 }
 
-/// Asks for the misses that are remembered.
+/// Requests the recorded misses.
 pub(super) fn misses(around: &Surroundings, place: &MountPath, whose: &Whose) -> Outcome<Misses> {
     let told = wait(async {
         let Some(mut client) = daemon(around, place).await else { return Ok(None) };

@@ -1,6 +1,6 @@
 //! What a reason means, and what to do about it.
 //!
-//! Owns the sentences. Must never print what another user has chosen as it is.
+//! Owns the sentences. Must never print raw text that another user has chosen.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -38,7 +38,7 @@ pub(super) fn word(reason: Reason) -> &'static str {
     }
 }
 
-/// Says what a reason means in general, and what to do about it.
+/// Explains what a reason means in general, and what to do about it.
 pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::There => (
@@ -90,7 +90,7 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
             "set local.cache_size to more, or name a store with remote.url",
         ),
         Reason::Incomplete => (
-            "it belongs to a unit of which other files are missing or cannot be had, and a unit is whole or not there",
+            "it belongs to a unit with files that are missing or cannot be fetched, and a unit appears only as a whole",
             "the next program that makes the unit brings it back; `hearthfs rm` of its directory clears what is left",
         ),
         Reason::NodeLocal => (
@@ -111,7 +111,7 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
     }
 }
 
-/// Says what is known of one name now.
+/// Describes the present state of one name.
 pub(super) fn now(explained: &Explained, path: &Path, of: Option<&Path>, similar: usize) -> Words {
     let (why, remedy) = then(explained.reason);
     let (mut why, mut remedy) = (why.to_owned(), remedy.to_owned());
@@ -179,7 +179,7 @@ fn profile_hint(client: &str) -> String {
     format!(" (`hearthfs profiles {}` says what matters)", printed(client.as_bytes()))
 }
 
-/// Says that a client leaves out what compiles quickly.
+/// Adds that a client does not cache quick compilations.
 fn quick(explained: &Explained) -> Option<String> {
     let profiles = Profiles::default();
     let profile = profiles.get(explained.client.as_deref()?)?;
@@ -191,7 +191,7 @@ fn quick(explained: &Explained) -> Option<String> {
     ))
 }
 
-/// Says when something was done, and by which node.
+/// Describes when something was done, and by which node.
 fn by(explained: &Explained) -> String {
     let ago = explained
         .changed_ms

@@ -1,6 +1,6 @@
-//! One entry, as the kernel and the daemon tell it.
+//! One entry, as reported by the kernel and the daemon.
 //!
-//! Owns asking for it. Must never open the entry: that would count as its use, and fetch it.
+//! Owns reading it. Must never open the entry: that would count as a use, and fetch it.
 
 use std::cell::Cell;
 use std::ffi::OsStr;
@@ -14,19 +14,19 @@ use rustix::io::Errno;
 use crate::cli::output::note;
 use crate::namespace::{FACTS_NAME, Facts};
 
-/// The most bytes that facts take.
+/// The longest form of the facts, in bytes.
 const FACTS_BYTES_MAX: usize = 16 << 10;
 
 /// An entry of a directory.
 #[derive(Debug)]
 pub(in crate::cli) struct Entry {
-    /// What the kernel tells.
+    /// The kernel's attributes.
     pub(in crate::cli) stat: Stat,
-    /// What the daemon tells, if it tells the caller.
+    /// The daemon's facts, if the caller may have them.
     pub(in crate::cli) facts: Option<Facts>,
 }
 
-/// Says once that a mount tells less than it could.
+/// Prints once that a mount reports less than it could.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Silence(Cell<bool>);
 
@@ -41,7 +41,7 @@ impl Silence {
 }
 
 impl Entry {
-    /// Looks at a name in an open directory; follows no link.
+    /// Reads a name in an open directory; follows no link.
     pub(in crate::cli) fn look(dir: &OwnedFd, name: &OsStr, silence: &Silence) -> io::Result<Self> {
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
         let facts = facts(dir, name, silence)?;
@@ -73,7 +73,7 @@ impl Entry {
         self.stat.st_mode & 0o7777
     }
 
-    /// Returns how many names lead to it.
+    /// Returns the number of its names.
     #[expect(clippy::useless_conversion, reason = "the number is shorter on other processors")]
     pub(in crate::cli) fn names(&self) -> u64 {
         u64::from(self.stat.st_nlink)
@@ -92,14 +92,15 @@ impl Entry {
     }
 }
 
-/// Asks the daemon. There is no call that takes a directory and a name, and the way over `/proc` goes from the directory itself.
+/// Asks the daemon. No call takes a directory and a name, and the path in `/proc` starts from the
+/// directory itself.
 fn facts(dir: &OwnedFd, name: &OsStr, silence: &Silence) -> io::Result<Option<Facts>> {
     let mut path = format!("/proc/self/fd/{}/", dir.as_raw_fd()).into_bytes();
     path.extend_from_slice(name.as_bytes());
     let mut value = [0; FACTS_BYTES_MAX];
     let length = match lgetxattr(OsStr::from_bytes(&path), FACTS_NAME, &mut value[..]) {
         Ok(length) => length,
-        // It may not be read by this user, is being removed, or has more to say than fits.
+        // This user may not read it, it is being removed, or its facts are too long.
         Err(Errno::ACCESS | Errno::PERM | Errno::NODATA | Errno::RANGE) => return Ok(None),
         Err(Errno::OPNOTSUPP) => {
             silence.note();

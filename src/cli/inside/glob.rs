@@ -1,7 +1,7 @@
 //! Patterns of paths.
 //!
-//! Owns what `*`, `?`, `**` and a backslash mean, and where in its patterns a walk is. Must never take more time for a name than the
-//! product of its length and that of the pattern.
+//! Owns the meaning of `*`, `?`, `**` and a backslash, and the position of a walk in its patterns.
+//! Must never take more time for a name than the product of its length and that of the pattern.
 
 use std::fmt;
 
@@ -10,11 +10,11 @@ const GLOB_BYTES_MAX: usize = 4096;
 /// The most names that a pattern has.
 const GLOB_NAMES_MAX: usize = 200;
 
-/// One step through a name.
+/// One element of a name pattern.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum GlobToken {
     Byte(u8),
-    /// One byte, whichever.
+    /// Any one byte.
     One,
     /// Any run of bytes.
     Run,
@@ -24,7 +24,7 @@ enum GlobToken {
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum GlobPart {
     Name(Box<[GlobToken]>),
-    /// `**`: any directories, also none; at the end all names below.
+    /// `**`: any number of directories, including none; at the end all names below.
     Deep,
 }
 
@@ -33,24 +33,24 @@ enum GlobPart {
 pub(super) struct Glob(Vec<GlobPart>);
 
 impl Glob {
-    /// Adds one name as it was typed: with `*`, `?` and backslashes.
+    /// Adds one name as it was typed, with `*`, `?` and backslashes.
     pub(super) fn push_typed(&mut self, name: &[u8]) -> Result<(), String> {
         let part =
             if name == b"**" { GlobPart::Deep } else { GlobPart::Name(tokens(name)?.into()) };
         self.push(part)
     }
 
-    /// Adds one name that stands for itself.
+    /// Adds one literal name.
     pub(super) fn push_name(&mut self, name: &[u8]) -> Result<(), String> {
         self.push(GlobPart::Name(name.iter().map(|byte| GlobToken::Byte(*byte)).collect()))
     }
 
-    /// Adds all names of the directory.
+    /// Adds a wildcard for all names of the directory.
     pub(super) fn push_any(&mut self) -> Result<(), String> {
         self.push(GlobPart::Name([GlobToken::Run].into()))
     }
 
-    /// Adds all names below the directory.
+    /// Adds a wildcard for all names below the directory.
     pub(super) fn push_all_below(&mut self) -> Result<(), String> {
         self.push(GlobPart::Deep)
     }
@@ -63,7 +63,7 @@ impl Glob {
         Ok(())
     }
 
-    /// Returns how many names in front of the last one stand for themselves.
+    /// Returns how many names before the last one are literal.
     pub(super) fn known_names(&self) -> usize {
         let above = 0..self.0.len().saturating_sub(1);
         above.take_while(|at| self.literal(*at).is_some()).count()
@@ -77,20 +77,20 @@ impl Glob {
     }
 }
 
-/// Reports whether a name as typed stands for more than itself.
+/// Reports whether a typed name has wildcards.
 pub(super) fn is_typed_pattern(name: &[u8]) -> bool {
     name == b"**"
         || tokens(name).is_ok_and(|all| all.iter().any(|t| !matches!(t, GlobToken::Byte(_))))
 }
 
-/// Returns the name that one as typed stands for; `None` where that is more than one.
+/// Returns the literal name of a typed one; `None` if it has wildcards.
 pub(in crate::cli) fn typed_name(name: &[u8]) -> Result<Option<Vec<u8>>, String> {
     let mut glob = Glob::default();
     glob.push_typed(name)?;
     Ok(glob.literal(0))
 }
 
-/// Returns the name that is written so, where no character stands for others.
+/// Returns the literal name of a typed one without wildcards.
 pub(in crate::cli) fn plain_name(name: &[u8]) -> Result<Vec<u8>, String> {
     let (mut plain, mut rest) = (Vec::with_capacity(name.len()), name);
     while let [first, tail @ ..] = rest {
@@ -106,7 +106,7 @@ pub(in crate::cli) fn plain_name(name: &[u8]) -> Result<Vec<u8>, String> {
     Ok(plain)
 }
 
-/// Reads a name as it was typed. The error says what is wrong with it.
+/// Parses a typed name. The error describes what is wrong with it.
 fn tokens(name: &[u8]) -> Result<Vec<GlobToken>, String> {
     if name.len() > GLOB_BYTES_MAX {
         return Err(format!("a name in it is longer than {GLOB_BYTES_MAX} bytes"));
@@ -115,7 +115,7 @@ fn tokens(name: &[u8]) -> Result<Vec<GlobToken>, String> {
     while let [first, tail @ ..] = rest {
         rest = tail;
         match first {
-            // Several are as one.
+            // Several are equivalent to one.
             b'*' if all.last() == Some(&GlobToken::Run) => {}
             b'*' => all.push(GlobToken::Run),
             b'?' => all.push(GlobToken::One),
@@ -130,7 +130,7 @@ fn tokens(name: &[u8]) -> Result<Vec<GlobToken>, String> {
     Ok(all)
 }
 
-/// Reads what follows a backslash, as `printed` writes it; before any other character it stands for that character.
+/// Parses what follows a backslash, as `printed` writes it; any other character stands for itself.
 fn escaped(rest: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
     let wrong = || Err("a backslash in it has nothing behind it that it could mean".to_owned());
     let number = |digits: &[u8]| {
@@ -161,7 +161,7 @@ fn escaped(rest: &[u8]) -> Result<(Vec<u8>, &[u8]), String> {
     Ok((bytes, after))
 }
 
-/// Matches a whole name. Where a run began last, it is made longer; nothing before that is tried again.
+/// Matches a whole name. On a mismatch the last run is extended; nothing before it is tried again.
 fn fits(tokens: &[GlobToken], name: &[u8]) -> bool {
     let (mut at, mut token) = (0, 0);
     let mut run: Option<(usize, usize)> = None;
@@ -183,17 +183,17 @@ fn fits(tokens: &[GlobToken], name: &[u8]) -> bool {
     tokens[token..].iter().all(|token| *token == GlobToken::Run)
 }
 
-/// Where a walk is in its patterns: pairs of a pattern and a part of it, each once.
+/// The position of a walk in its patterns: pairs of a pattern and a part of it, each once.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct GlobPosition(Vec<(usize, usize)>);
 
 impl GlobPosition {
-    /// Begins all patterns.
+    /// Starts at the beginning of all patterns.
     pub(super) fn start(globs: &[Glob]) -> Self {
         Self((0..globs.len()).map(|glob| (glob, 0)).collect()).closed(globs)
     }
 
-    /// `**` stands for no directory, too, unless it is the end of the pattern.
+    /// Adds the positions after `**`, which also matches no directory, unless it ends the pattern.
     fn closed(mut self, globs: &[Glob]) -> Self {
         let mut next = 0;
         while let Some((glob, part)) = self.0.get(next).copied() {
@@ -212,7 +212,7 @@ impl GlobPosition {
         }
     }
 
-    /// Goes on to a name; `fitting` hears the number of each pattern that ends there.
+    /// Advances by a name; `fitting` receives the number of each pattern that ends there.
     pub(super) fn step(&self, globs: &[Glob], name: &[u8], mut fitting: impl FnMut(usize)) -> Self {
         let mut after = Self::default();
         for (glob, part) in &self.0 {
@@ -233,12 +233,12 @@ impl GlobPosition {
         after.closed(globs)
     }
 
-    /// Reports whether nothing below can fit.
+    /// Reports whether nothing below can match.
     pub(super) fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Returns the only names that can fit here, if they are known: then the directory need not be listed.
+    /// Returns the only names that can match here, if they are known: then the directory need not be listed.
     pub(super) fn names(&self, globs: &[Glob]) -> Option<Vec<Vec<u8>>> {
         let mut names: Vec<Vec<u8>> =
             self.0.iter().map(|(glob, part)| globs[*glob].literal(*part)).collect::<Option<_>>()?;
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_are_known_are_not_looked_for() {
+    fn known_names_are_not_searched() {
         let globs = [glob("a/b"), glob("a/*"), glob("c")];
         let at = GlobPosition::start(&globs);
         assert_eq!(at.names(&globs), Some(vec![b"a".to_vec(), b"c".to_vec()]));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is printed can be typed, and stands for the same name, if its wildcards are escaped.
+        /// A printed name can be typed, and stands for the same name, if its wildcards are escaped.
         #[test]
         fn printed_names_are_taken_back(name in proptest::collection::vec(any::<u8>().prop_filter("in a name", |b| !matches!(b, 0 | b'/')), 1..40)) {
             let typed = printed(&name).replace('*', "\\*").replace('?', "\\?");
@@ -341,7 +341,7 @@ mod tests {
             prop_assert_eq!(all, name.iter().map(|b| GlobToken::Byte(*b)).collect::<Vec<_>>());
         }
 
-        /// Names are matched as the plain way does, which tries everything.
+        /// Matching agrees with a naive matcher that tries everything.
         #[test]
         fn names_are_matched_as_by_trying_everything(pattern in "[ab*?]{0,8}", name in "[ab]{0,8}") {
             fn plain(tokens: &[GlobToken], name: &[u8]) -> bool {

@@ -1,6 +1,7 @@
-//! What the arguments of a command stand for.
+//! The names that the arguments of a command stand for.
 //!
-//! Owns finding the mount, and turning paths and globs into patterns from its root. Must never wait for a mount that does not answer.
+//! Owns finding the mount, and turning paths and globs into patterns from its root. Must never wait
+//! for a mount that does not answer.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -22,11 +23,11 @@ use crate::control::Mounts;
 /// The most arguments of one command.
 const GLOBS_MAX: usize = 10_000;
 
-/// A directory from which others are reached. It need not be readable.
+/// Flags to open a directory as a starting point. It need not be readable.
 pub(super) const AS_PLACE: OFlags =
     OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// What a directory stands for that is named without a wildcard.
+/// What a directory named without a wildcard stands for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::cli) enum Whole {
     /// Itself.
@@ -40,13 +41,13 @@ pub(in crate::cli) enum Whole {
 /// Names on one mount.
 #[derive(Debug)]
 pub(in crate::cli) struct Query {
-    /// Where the mount is.
+    /// The mount point.
     pub(in crate::cli) point: PathBuf,
-    /// Its root, as a place to go on from.
+    /// Its root, as a starting point.
     pub(super) root: OwnedFd,
     pub(super) device: u64,
     pub(super) globs: Vec<Glob>,
-    /// Each argument as it is shown, and whether it names one thing.
+    /// Each argument as displayed, and whether it names one thing.
     pub(super) typed: Vec<(String, bool)>,
     /// One of them has a wildcard.
     pub(in crate::cli) has_wildcards: bool,
@@ -68,15 +69,16 @@ pub(in crate::cli) struct Named {
 /// One argument.
 #[derive(Debug)]
 struct Arg {
-    /// The part that is there, resolved, and what follows as typed.
+    /// The existing part, resolved, and the rest as typed.
     lead: PathBuf,
     rest: Vec<OsString>,
-    /// What is at `lead`, if that is all.
+    /// What is at `lead`, if nothing follows.
     about: Option<Metadata>,
 }
 
 impl Query {
-    /// Finds out what arguments stand for. Without one it is the current directory, or else the one mount that there is.
+    /// Resolves arguments. Without any, it is the current directory if that is on a mount, or else
+    /// the only mount.
     pub(in crate::cli) fn of(
         around: &Surroundings,
         typed: &[PathBuf],
@@ -115,8 +117,8 @@ impl Query {
         Ok(Self { point, root, device, globs, typed: shown, has_wildcards, here })
     }
 
-    /// Returns the path of a name for people: from the current directory if that is above it, and else from the root. It can be
-    /// typed as it is.
+    /// Returns the path of a name for people: relative to the current directory if that is above
+    /// it, and otherwise absolute. It can be typed as it is.
     pub(in crate::cli) fn shown(&self, below: &[u8]) -> String {
         let path = Path::new(std::ffi::OsStr::from_bytes(below));
         match self.here.as_ref().and_then(|here| path.strip_prefix(here).ok()) {
@@ -126,12 +128,12 @@ impl Query {
         }
     }
 
-    /// Returns how many names all that fits has in front in common, as far as the patterns say.
+    /// Returns how many leading names all matches share, according to the patterns.
     pub(in crate::cli) fn known_names(&self) -> usize {
         self.globs.iter().map(Glob::known_names).min().unwrap_or(0)
     }
 
-    /// Returns the path of a name from the root of the machine.
+    /// Returns the absolute path of a name.
     pub(in crate::cli) fn absolute(&self, below: &[u8]) -> PathBuf {
         if below.is_empty() {
             self.point.clone()
@@ -145,7 +147,7 @@ fn on_point(point: &Path, path: &Path) -> Option<PathBuf> {
     path.strip_prefix(point).ok().map(Path::to_owned)
 }
 
-/// Finds one path, which need not be there.
+/// Resolves one path, which need not exist.
 pub(in crate::cli) fn one(around: &Surroundings, typed: &Path) -> Outcome<Named> {
     let Arg { lead, rest, .. } = arg(around, typed)?;
     let on = OnMount::find(&lead)?;
@@ -172,7 +174,7 @@ pub(in crate::cli) fn one(around: &Surroundings, typed: &Path) -> Outcome<Named>
     Ok(Named { dir, name: name.to_owned(), path })
 }
 
-/// Returns what is meant where nothing is named: the current directory if it is on a mount, or else the one mount that there is.
+/// Returns the default without arguments: the current directory if it is on a mount, or else the only mount.
 pub(in crate::cli) fn usual_dir(around: &Surroundings) -> Outcome<PathBuf> {
     let mounts = Mounts::read()?;
     if mounts.holding(&around.current_dir).is_some() {
@@ -195,7 +197,7 @@ fn arg(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
     answer(typed, move || find(&around, &path))?
 }
 
-/// Finds out which part of a path is there. What is there is taken by its name, whatever characters that has.
+/// Determines which part of a path exists. An existing part is literal, whatever characters it has.
 fn find(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
     let path = around.absolute(typed);
     let nearest = |path: &Path| match (path.parent(), path.file_name()) {
@@ -204,7 +206,7 @@ fn find(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
     };
     let here = nearest(&path);
     match here.symlink_metadata() {
-        // A link on a mount is an entry as any other.
+        // A link on a mount is an entry like any other.
         Ok(about) if about.is_symlink() && Mounts::read()?.holding(&here).is_none() => {
             let there = resolve(&here);
             let about = there.symlink_metadata().ok();
@@ -214,7 +216,7 @@ fn find(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
         Err(error) if is_dead(&error) => {
             return Ok(Arg { lead: here, rest: Vec::new(), about: None });
         }
-        // Missing, or a pattern, or nothing that this user may know.
+        // Missing, a pattern, or not visible to this user.
         Err(_) => {}
     }
     let (mut lead, mut rest) = (PathBuf::new(), Vec::new());
@@ -240,13 +242,13 @@ fn find(around: &Surroundings, typed: &Path) -> Outcome<Arg> {
     Ok(Arg { lead: resolve(&lead), rest, about: None })
 }
 
-/// Reports whether no daemon answers for the mount. What is asked of it next says so.
+/// Reports whether no daemon answers for the mount. The next request reports that.
 fn is_dead(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::NOTCONN | Errno::CONNABORTED | Errno::IO))
 }
 
-/// Makes the pattern of an argument, from the root of the mount. Says whether it names one thing.
+/// Makes the pattern of an argument, from the root of the mount. Also returns whether it names one thing.
 fn pattern(point: &Path, arg: &Arg, whole: Whole) -> Result<(Glob, bool), String> {
     let mut glob = Glob::default();
     let below = on_point(point, &arg.lead).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! What could not be looked at or changed.
+//! Names that could not be examined or changed.
 //!
-//! Owns its count, and that only the first are named. Must never end a walk: one directory that is closed to the user says nothing
-//! about others.
+//! Owns their count, and that only the first are named. Must never end a walk: one directory that
+//! the user may not read says nothing about others.
 
 use std::fmt::Display;
 
@@ -11,12 +11,12 @@ use crate::cli::output::{count, note};
 /// How many are named. All are counted.
 const NAMED_MAX: u64 = 20;
 
-/// What went wrong so far.
+/// The failures so far.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct Troubles(u64);
 
 impl Troubles {
-    /// Notes one; `path` is as it is shown.
+    /// Adds a failure; `path` is as displayed.
     pub(in crate::cli) fn add(&mut self, path: &str, why: &dyn Display) {
         self.0 += 1;
         if self.0 <= NAMED_MAX {
@@ -31,7 +31,7 @@ impl Troubles {
         self.0
     }
 
-    /// Fails if there was any: `could not be read`.
+    /// Fails if there were any: `could not be read`.
     pub(in crate::cli) fn outcome(&self, what: &str) -> Outcome<()> {
         match self.0 {
             0 => Ok(()),

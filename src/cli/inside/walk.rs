@@ -1,7 +1,7 @@
 //! The walk along patterns.
 //!
-//! Each step goes from an open directory to one name in it. Owns the open directories, one for each level. Must never follow a
-//! link, enter another file system, or list a directory of which only known names can fit.
+//! Each step goes from an open directory to one name in it. Owns the open directories, one for each level. Must
+//! never follow a link, enter another file system, or list a directory in which only known names can match.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,10 +20,10 @@ use crate::cli::failure::{Failure, Outcome};
 /// The greatest depth of a tree. Each level keeps two directories open.
 const DEPTH_MAX: usize = 200;
 
-/// A name that fits.
+/// A name that matches.
 #[derive(Debug)]
 pub(in crate::cli) struct Hit<'a> {
-    /// The directory that holds it, open as a place.
+    /// The directory that holds it, open as a starting point.
     pub(in crate::cli) dir: &'a OwnedFd,
     pub(in crate::cli) name: &'a OsStr,
     /// Its path from the root of the mount, with slashes.
@@ -31,50 +31,50 @@ pub(in crate::cli) struct Hit<'a> {
     pub(in crate::cli) kind: FileType,
 }
 
-/// What is done with the names that fit.
+/// The handler of matching names.
 pub(in crate::cli) trait Visit {
-    /// Reports whether all below a directory that fits is taken, too.
+    /// Reports whether everything below a matching directory is included, too.
     fn takes_all_below(&self) -> bool {
         false
     }
 
-    /// Called for each name that matches; for a directory, before what is below it.
+    /// Called for each matching name; for a directory, before what is below it.
     fn found(&mut self, hit: &Hit<'_>) -> Outcome<()>;
 
-    /// Called for each directory that matches, after all that is below it.
+    /// Called for each matching directory, after everything below it.
     fn left(&mut self, _hit: &Hit<'_>) -> Outcome<()> {
         Ok(())
     }
 
-    /// What could not be looked at.
+    /// Returns the failures.
     fn troubles(&mut self) -> &mut Troubles;
 }
 
 /// A directory on the way.
 #[derive(Debug)]
 struct WalkLevel {
-    /// As a place to go on from.
+    /// The directory as a starting point.
     dir: OwnedFd,
     source: NameSource,
     at: GlobPosition,
-    /// All of it is taken.
+    /// Everything below is included.
     is_whole: bool,
-    /// It fits itself.
+    /// The directory itself matches.
     is_hit: bool,
-    /// Its own name, and where that begins in the path.
+    /// Its own name, and where that starts in the path.
     name: OsString,
     begin: usize,
 }
 
-/// The names to look at in a directory.
+/// The names to examine in a directory.
 #[derive(Debug)]
 enum NameSource {
     Listed(DirNames),
     Known(std::vec::IntoIter<Vec<u8>>),
 }
 
-/// Walks along the patterns of a query. Fails where a name is not there that the query names without a wildcard; returns whether
-/// anything fitted.
+/// Walks along the patterns of a query. Fails if a name that the query names without a wildcard
+/// does not exist; returns whether anything matched.
 pub(in crate::cli) fn walk(query: &Query, visit: &mut dyn Visit) -> Outcome<bool> {
     let found = vec![false; query.globs.len()];
     let mut walk = DirWalk { query, visit, levels: Vec::new(), path: Vec::new(), found };
@@ -92,7 +92,7 @@ struct DirWalk<'a> {
     query: &'a Query,
     visit: &'a mut dyn Visit,
     levels: Vec<WalkLevel>,
-    /// The path of the name that is looked at.
+    /// The path of the current name.
     path: Vec<u8>,
     found: Vec<bool>,
 }
@@ -197,7 +197,7 @@ fn listed(dir: &OwnedFd) -> io::Result<DirNames> {
     DirNames::of(open_again(dir)?)
 }
 
-/// Looks at a name that may be there.
+/// Examines a name that may exist.
 fn known(dir: &OwnedFd, name: Vec<u8>) -> Option<io::Result<(OsString, FileType)>> {
     let name = OsString::from_vec(name);
     match statat(dir, &name, AtFlags::SYMLINK_NOFOLLOW) {

@@ -1,6 +1,6 @@
-//! What happened between two looks at a mount.
+//! The changes between two samples of a mount.
 //!
-//! Owns the figures, which `--json` prints. Must never show a figure that began before the first look.
+//! Owns the figures, which `--json` prints. Must never show a figure that started before the first sample.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use serde::Serialize;
 
 use crate::control::{Backlog, BusyEntry, BusyReport, Health, Status};
 
-/// One look at a mount.
+/// One sample of a mount.
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// When, by the monotonic clock.
+    /// Its time, by the monotonic clock.
     pub(super) at: Duration,
     pub(super) status: Status,
-    /// `None` where the daemon does not tell.
+    /// `None` if the daemon does not support this.
     pub(super) busy: Option<BusyReport>,
 }
 
@@ -23,13 +23,14 @@ pub(super) struct Sample {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Rates {
     pub(super) mount_point: String,
-    /// How long the interval was, in seconds. What follows is counted in it, but for what says otherwise.
+    /// The length of the interval in seconds. The following counts are those of the interval unless
+    /// they say otherwise.
     pub(super) seconds: f64,
-    /// Opens that were answered with an entry.
+    /// Opens that got an entry.
     pub(super) hits: u64,
     /// Lookups that failed.
     pub(super) misses: u64,
-    /// The part of hits in both; `None` without any.
+    /// The share of hits; `None` without any.
     pub(super) hit_ratio: Option<f64>,
     pub(super) fetched: u64,
     pub(super) fetched_bytes: u64,
@@ -41,23 +42,23 @@ pub(super) struct Rates {
     pub(super) requests: BTreeMap<String, u64>,
     /// Calls of the kernel by kind.
     pub(super) calls: BTreeMap<String, u64>,
-    /// Now: what is not yet remote.
+    /// Now: pending changes.
     pub(super) backlog: Backlog,
     /// Now: bytes in the cache directory, and the most that it may hold.
     pub(super) cache_bytes: u64,
     pub(super) cache_limit_bytes: u64,
-    /// Now: entries that are visible.
+    /// Now: the number of visible entries.
     pub(super) entries: u64,
     /// Now: whether the store can be used, and why not; `None` without one.
     pub(super) up: Option<bool>,
     pub(super) trouble: Option<String>,
-    /// The busiest first; `None` where the daemon does not tell.
+    /// The busiest first; `None` if the daemon does not support this.
     pub(super) clients: Option<Vec<ClientRates>>,
-    /// The entries opened most since a client has watched; what was long ago counts less.
+    /// The most opened entries since a client has watched; older opens count less.
     pub(super) busiest: Option<Vec<BusyEntry>>,
 }
 
-/// What a client did in the interval.
+/// The activity of a client in the interval.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub(super) struct ClientRates {
     pub(super) name: String,
@@ -66,11 +67,11 @@ pub(super) struct ClientRates {
 }
 
 impl Rates {
-    /// Returns the figures between two looks.
+    /// Returns the figures between two samples.
     pub(super) fn between(before: &Sample, now: &Sample) -> Self {
         let status = &now.status;
         let same = before.status.pid == status.pid && before.status.started_ms == status.started_ms;
-        // Another daemon has begun to count anew.
+        // Another daemon has started counting from zero.
         let start =
             if same { before.status.counters.clone() } else { crate::metrics::Snapshot::default() };
         let grown = status.counters.since(&start);
@@ -106,7 +107,7 @@ impl Rates {
         }
     }
 
-    /// Returns how often something happened in a second.
+    /// Returns a count as a rate per second.
     pub(super) fn rate(&self, number: u64) -> f64 {
         if self.seconds > 0.0 { number as f64 / self.seconds } else { 0.0 }
     }
@@ -122,7 +123,7 @@ fn clients(before: Option<&BusyReport>, now: &BusyReport) -> Vec<ClientRates> {
         .iter()
         .map(|client| {
             let before = known(&client.name);
-            // The daemon forgets what was counted when no client watches for a while.
+            // The daemon resets these counts when no client watches for a while.
             let grown = |now: u64, before: u64| now.checked_sub(before).unwrap_or(now);
             ClientRates {
                 name: client.name.clone(),

@@ -1,6 +1,7 @@
 //! The page: figures as lines of text.
 //!
-//! Owns words, order and colours. Must never need more than 20 columns to be of use, nor colours: what is red says so in words, too.
+//! Owns words, order and colours. Must be useful with only 20 columns, and without colours:
+//! whatever is red says so in words, too.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +16,19 @@ use crate::cli::escape::printed;
 use crate::cli::output::{count, time};
 use crate::config::ByteSize;
 
-/// Kinds of requests and calls that are named.
+/// The most kinds of requests and calls that are named.
 const KINDS_MAX: usize = 5;
-/// Rows of clients, and of entries.
+/// The most rows of clients, and of entries.
 const ROWS_MAX: usize = 20;
-/// The least room for a curve, in columns and rows.
+/// The smallest room for a curve, in columns and rows.
 const CURVE_COLUMNS_MIN: u16 = 30;
 const CURVE_ROWS_MIN: u16 = 30;
 const CURVE_ROWS: u16 = 3;
 const NAME_COLUMNS: usize = 9;
-/// The most rows that one piece of trouble takes.
+/// The most rows for one problem.
 const WRAPPED_MAX: usize = 6;
 
-/// How a line looks where there are colours.
+/// The style of a line on terminals with colours.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tone {
     Plain,
@@ -44,7 +45,7 @@ struct PageLine {
     tone: Tone,
 }
 
-/// Draws the page. `curve` has the hits of the last intervals in a second, the youngest last.
+/// Draws the page. `curve` has the hits per second of the last intervals, the latest last.
 pub(super) fn draw(frame: &mut Frame<'_>, figures: &Rates, curve: &[u64], colour: bool) {
     let area = frame.area();
     let has_curve = area.width >= CURVE_COLUMNS_MIN && area.height >= CURVE_ROWS_MIN;
@@ -74,7 +75,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, figures: &Rates, curve: &[u64], colour
     frame.render_widget(Paragraph::new(styled(below_top, colour)), below);
 }
 
-/// Brings a row into so many columns: it is cut, or goes on in further rows where it may tell of trouble.
+/// Fits a row into a number of columns: it is cut, or continues in further rows if it may describe a problem.
 fn fitted(row: &PageLine, columns: usize) -> Vec<PageLine> {
     let whole = line(row);
     if width(&whole) <= columns || columns == 0 {
@@ -96,12 +97,12 @@ fn fitted(row: &PageLine, columns: usize) -> Vec<PageLine> {
         .collect()
 }
 
-/// Returns the columns that a text takes.
+/// Returns the width of a text in columns.
 fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// Returns as much of a text as has room, and says so where that is not all.
+/// Cuts a text to the available room, and marks the cut.
 fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -146,7 +147,7 @@ pub(super) fn plain(figures: &Rates) -> String {
     rows.map(|row| line(&row).trim_end().to_owned() + "\n").collect()
 }
 
-/// Says how it goes.
+/// Describes the state.
 fn summary(figures: &Rates) -> Vec<PageLine> {
     let mut rows = Vec::new();
     let mut row = |name, text, tone| rows.push(PageLine { name, text, tone });
@@ -190,7 +191,7 @@ fn summary(figures: &Rates) -> Vec<PageLine> {
     rows
 }
 
-/// The tables of clients and of the busiest entries. Where a path has no room, its last name is what is shown.
+/// The tables of clients and of the busiest entries. If a path does not fit, its last name is shown.
 fn tables(figures: &Rates, columns: usize) -> Vec<PageLine> {
     let mut rows = vec![blank()];
     let (Some(clients), Some(busiest)) = (&figures.clients, &figures.busiest) else {
@@ -208,7 +209,7 @@ fn tables(figures: &Rates, columns: usize) -> Vec<PageLine> {
     row(String::new(), Tone::Plain);
     row(format!("{:>6} ENTRY", "OPENS"), Tone::Head);
     for entry in busiest.iter().take(ROWS_MAX) {
-        // It was escaped by the daemon: a backslash in it is one of an escape.
+        // The daemon has escaped it: a backslash in it belongs to an escape.
         let path = printed(entry.path.as_bytes()).replace("\\\\", "\\");
         let whole = format!("{:>6} {path}", entry.opens);
         let name = path.rsplit('/').next().unwrap_or_default();
@@ -226,7 +227,7 @@ fn per_second(rate: f64) -> String {
     if rate > 0.0 && rate < 10.0 { format!("{rate:.1}/s") } else { format!("{rate:.0}/s") }
 }
 
-/// Names the kinds that came most.
+/// Names the most frequent kinds.
 fn kinds(figures: &Rates, all: &BTreeMap<String, u64>) -> String {
     let mut sorted: Vec<_> = all.iter().collect();
     sorted.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));

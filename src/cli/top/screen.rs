@@ -1,7 +1,7 @@
 //! The terminal.
 //!
-//! Owns its state: whatever ends the page, the terminal is as it was before. Must never block: a key, a signal or the next page may
-//! come at any time.
+//! Owns its state: whatever ends the page, the terminal is restored. Must never block: a key, a
+//! signal or the next page may come at any time.
 
 use std::time::Duration;
 
@@ -14,17 +14,17 @@ use super::{Watch, WatchedMount, page};
 use crate::cli::failure::{Failure, Outcome};
 use crate::clock::sleep;
 
-/// How often keys are looked for.
+/// How often keys are checked.
 const KEYS_EVERY: Duration = Duration::from_millis(50);
-/// How many intervals the curve goes back.
+/// The most intervals in the curve.
 const CURVE_MAX: usize = 500;
 
-/// The terminal as the page wants it.
+/// The terminal in the mode of the page.
 struct Screen(DefaultTerminal);
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        // Where the terminal is gone there is nothing to put right.
+        // If the terminal is gone, there is nothing to restore.
         ratatui::try_restore().ok();
     }
 }
@@ -52,7 +52,7 @@ impl PageSignals {
     }
 }
 
-/// What the user wants.
+/// What the user requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PageAction {
     Nothing,
@@ -60,7 +60,7 @@ enum PageAction {
     Quit,
 }
 
-/// Shows one page after the other until the user has seen enough.
+/// Shows one page after another until the user quits.
 pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: bool) -> Outcome<()> {
     let mut signals = PageSignals::listen()?;
     let mut before = mount.look().await?;
@@ -106,7 +106,7 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
     }
 }
 
-/// Takes what was typed.
+/// Reads the typed keys.
 fn keys() -> std::io::Result<PageAction> {
     let mut wish = PageAction::Nothing;
     while poll(Duration::ZERO)? {
@@ -124,7 +124,7 @@ fn wish_of(event: &Event) -> PageAction {
         Event::Resize(..) => PageAction::Redraw,
         Event::Key(key) if key.kind != KeyEventKind::Release => match key.code {
             KeyCode::Char('q') | KeyCode::Esc => PageAction::Quit,
-            // A terminal that hands on all keys makes no signals of them.
+            // A terminal in raw mode sends no signals for these keys.
             KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
                 PageAction::Quit
             }

@@ -1,4 +1,4 @@
-//! Adopting a staged file as a blob, and promising one that is still in staging.
+//! Adopting a staged file as a blob, and lodging a digest that is still in staging.
 //!
 //! Owns the step from `staging/` to `blobs/`. A file becomes a blob only when no process can write to it any
 //! more. Until then its content can be *lodged*: the digest counts as present, although no blob has it yet.
@@ -43,13 +43,13 @@ impl Blobs {
 
     /// Makes a staged file the blob of `digest`. No process may write to it any more.
     ///
-    /// `file` is the staged file, and `digest` and `size` are its content's: the caller has read it.
-    /// Survives SIGKILL once this has returned; [`Blobs::sync`] makes it survive a power loss.
+    /// `file` is the staged file. `digest` and `size` are those of its content, which the caller has
+    /// read. Survives SIGKILL after this has returned; [`Blobs::sync`] makes it survive a power loss.
     ///
     /// # Errors
     ///
-    /// `Corrupt` when the file has another size than `size`, `NoSpace` when the disk is full; the staged file is gone
-    /// then.
+    /// `Corrupt` when the file has another size than `size`, `NoSpace` when the disk is full. The
+    /// staged file is removed in both cases.
     pub fn adopt(
         &self,
         staged: StagedPath,
@@ -96,8 +96,8 @@ impl Blobs {
             return Ok(Adopted::Known);
         }
         self.rename(staged.path(), &path, &digest)?;
-        // Renaming moves the ctime, so the seal is taken afterwards. It is that of the path: a program that exchanged
-        // the staged file under its name has not exchanged the bytes that were digested.
+        // Renaming changes the ctime, so the seal is taken afterwards. It is the seal of the path: if a
+        // program replaced the staged file under its name, it did not replace the bytes that were digested.
         let found = Seal::of(&file.metadata().map_err(|e| failed("examine", &digest, e))?);
         let placed = seal_at(&path).map_err(|e| failed("examine", &digest, e))?;
         if placed.is_some_and(|placed| placed.ino != found.ino) {
@@ -109,12 +109,12 @@ impl Blobs {
         let mut table = self.0.table.lock();
         table.tier.put(digest, Blob { seal: found, verified: true, used, fetched }, unsaved);
         table.tell(digest, Some(Used { seal: found, used }));
-        // Under the same lock, so that the file always counts exactly once.
+        // Under the same lock, so that the file is counted exactly once at any time.
         staged.consume();
         Ok(Adopted::New)
     }
 
-    /// Renames, and tries once more after removing the reason of a failure that has a remedy.
+    /// Renames, and retries once after removing the cause of a failure that can be removed.
     fn rename(&self, from: &Path, to: &Path, digest: &Digest) -> Result<()> {
         let first = match fs::rename(from, to) {
             Ok(()) => return Ok(()),

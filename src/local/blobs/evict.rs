@@ -13,25 +13,25 @@ use crate::digest::Digest;
 use crate::local::lru::{Blob, charge};
 use crate::local::shelf::StagedPath;
 
-/// Blobs that one adoption evicts at most, unless it brought more bytes than they free.
+/// The most blobs that one adoption evicts, unless its bytes exceed what they free.
 const EVICT_STEP: usize = 64;
-/// Blobs that one request for room evicts at most, unless they free less than it asked for twice.
+/// The most blobs that one request for room evicts, unless they free less than twice what it asked for.
 const MAKE_ROOM_STEP: usize = 4096;
-/// What is freed when the disk itself says that it is full, in bytes.
+/// The bytes freed when the disk itself reports that it is full.
 pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
-/// Space that is left to the journal and the index, in bytes.
+/// Space reserved for the journal and the index, in bytes.
 const DISK_RESERVE_BYTES: u64 = 8 << 20;
-/// The part of the tier that is left to writers by what no program waits for.
+/// One part in this many of the tier is kept free for writers by background work.
 const SPARE_PART: u64 = 4;
-/// What of the disk is left to them at most, in bytes.
+/// The most free disk space that is kept for writers, in bytes.
 const SPARE_DISK_BYTES: u64 = 1 << 30;
-/// With more than this free, the disk is not asked each time how much it is, in bytes.
+/// If more than this is free, the free space is not read from the disk each time, in bytes.
 const DISK_PLENTY_BYTES: u64 = 4 << 30;
-/// How long its answer serves then: no disk that we know fills the plenty in that time.
+/// How long the last reading is used in that case: no disk that we know fills `DISK_PLENTY_BYTES` in that time.
 const DISK_PLENTY_FOR: Duration = Duration::from_millis(250);
 
 impl Blobs {
-    /// Sets how many bytes the tier may take, and evicts at once what is more. Takes as long as it takes to remove the files.
+    /// Sets how many bytes the tier may take, and evicts the excess before it returns.
     pub fn set_limit(&self, bytes: u64) {
         self.0.limit.store(bytes, Ordering::Relaxed);
         let used = self.used();
@@ -40,8 +40,8 @@ impl Blobs {
         }
     }
 
-    /// Makes room for `bytes` more of staging data; false when there is none, because the limit or
-    /// the disk is full of what cannot be evicted.
+    /// Makes room for `bytes` more of staging data; returns false if the limit or the disk is full
+    /// of what cannot be evicted.
     pub fn make_room(&self, bytes: u64) -> bool {
         let mut budget = MAKE_ROOM_STEP.max((bytes / 2048) as usize);
         loop {
@@ -58,12 +58,12 @@ impl Blobs {
         }
     }
 
-    /// Reports whether `bytes` more fit while nothing is evicted.
+    /// Reports whether `bytes` more fit without evicting anything.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.lacking(charge(bytes)) == 0
     }
 
-    /// As [`Blobs::has_room`], with a part of tier and disk left to writers.
+    /// As [`Blobs::has_room`], but keeps a part of tier and disk free for writers.
     pub fn has_room_to_spare(&self, bytes: u64) -> bool {
         let (limit, bytes) = (self.limits().bytes, charge(bytes));
         let spare = limit / SPARE_PART;
@@ -72,8 +72,8 @@ impl Blobs {
             && on_disk.saturating_add(DISK_RESERVE_BYTES) <= self.disk_free()
     }
 
-    /// Counts a file of `size` bytes that is about to be written, if `is_room` says that there is room. Several callers at once
-    /// take no more than there is.
+    /// Counts a file of `size` bytes that is about to be written, if `is_room` reports room.
+    /// Concurrent callers together take no more than there is.
     pub fn reserve(
         &self,
         staged: &StagedPath,
@@ -88,19 +88,19 @@ impl Blobs {
         room
     }
 
-    /// Reports whether so many bytes would fit if there were nothing else.
+    /// Reports whether so many bytes would fit if the tier held nothing else.
     pub fn could_hold(&self, bytes: u64) -> bool {
         bytes <= self.limits().bytes
     }
 
-    /// Returns how many bytes must go before `bytes` more fit under the limit and on the disk.
+    /// Returns how many bytes must be freed before `bytes` more fit under the limit and on the disk.
     fn lacking(&self, bytes: u64) -> u64 {
         let used = self.used();
         let over = used.saturating_add(bytes).saturating_sub(self.limits().bytes);
         over.max(bytes.saturating_add(DISK_RESERVE_BYTES).saturating_sub(self.disk_free()))
     }
 
-    /// Reports whether a file of that size could be kept if nothing else were: below the limit, on this disk.
+    /// Reports whether a file of that size would fit below the limit and on this disk if the tier were empty.
     pub fn fits(&self, bytes: u64) -> bool {
         bytes <= self.limits().bytes && self.disk_free() >= DISK_RESERVE_BYTES
     }
@@ -120,20 +120,20 @@ impl Blobs {
         free
     }
 
-    /// Reports whether the disk is full, whatever fills it: contents of other nodes are not kept any more, and what
-    /// programs write soon fails.
+    /// Reports whether the disk is full, whatever fills it. Contents of other nodes are then no
+    /// longer kept, and writes of programs soon fail.
     pub fn is_disk_full(&self) -> bool {
         self.disk_free() < DISK_RESERVE_BYTES
     }
 
     fn used(&self) -> u64 {
-        // Under the lock under which a file moves from one to the other.
+        // Under the lock under which a file moves from staging to blobs.
         let table = self.0.table.lock();
         table.tier.sums().bytes.saturating_add(self.0.shelf.bytes())
     }
 
-    /// Evicts down to the low mark once the high one is passed, a step at a time: each adoption of
-    /// `adopted` bytes pays for about twice as much.
+    /// Once the high mark is passed, evicts down to the low one in steps: each adoption of
+    /// `adopted` bytes frees about twice as much.
     pub(super) fn relieve(&self, adopted: u64) {
         let limits = self.limits();
         let used = self.used();
@@ -198,13 +198,13 @@ impl Blobs {
         freed
     }
 
-    /// Removes the file of a blob that the table has already let go; false when it must stay.
+    /// Removes the file of a blob that is no longer in the table; false if it must stay.
     fn evict_one(&self, digest: &Digest) -> bool {
-        // Never waits: the caller may hold another stripe.
+        // Must not wait: the caller may hold another stripe.
         let stripe = &self.0.stripes[usize::from(digest.as_bytes()[0])];
         let Some(_stripe) = stripe.try_lock() else { return false };
         if self.0.table.lock().tier.get(digest).is_some() {
-            // Adopted or opened again since it was chosen: the file there is in use.
+            // Adopted or opened again since it was chosen, so the file is in use.
             return true;
         }
         match fs::remove_file(self.path_of(digest)) {
@@ -220,7 +220,7 @@ impl Blobs {
         true
     }
 
-    /// Puts blobs that were found on disk behind all that are known.
+    /// Adds blobs that were found on disk as the least recently used.
     pub(super) fn put_found(&self, digest: Digest, blob: Blob) {
         self.0.table.lock().tier.put_oldest(digest, blob);
     }

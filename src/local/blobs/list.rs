@@ -1,4 +1,4 @@
-//! Listing `blobs/` after the start, and comparing it with what the index remembered.
+//! Lists `blobs/` after the start, and compares it with what the index remembered.
 //!
 //! Reads names, and the metadata of files that the index did not know; never contents.
 
@@ -15,7 +15,7 @@ use crate::local::seal::Seal;
 use crate::task;
 
 impl Blobs {
-    /// Lists the folder: at once if nothing is known, beside the caller otherwise.
+    /// Lists the folder: before returning if the index remembered nothing, in the background otherwise.
     pub(super) fn list(&self) -> Result<()> {
         let mut known: Vec<Digest> = self.0.table.lock().tier.digests().copied().collect();
         known.sort_unstable();
@@ -66,7 +66,7 @@ fn list_all(inner: &Weak<Inner>, known: &[Digest]) -> io::Result<()> {
             blobs.missing(digest);
         }
     }
-    // The index could not say when they were used: when they were made is the next best.
+    // The index did not know when they were used, so they are ordered by when they were made.
     unknown.sort_unstable_by_key(|(_, seal)| std::cmp::Reverse(seal.mtime_ns));
     let Some(blobs) = inner.upgrade().map(Blobs) else { return Ok(()) };
     let found = unknown.len();
@@ -83,7 +83,7 @@ fn list_all(inner: &Weak<Inner>, known: &[Digest]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the names in a folder that are text; a folder that is not there is empty.
+/// Returns the UTF-8 names in a folder; a missing folder is empty.
 fn names_in(path: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
@@ -107,7 +107,7 @@ impl Blobs {
         }
     }
 
-    /// Takes in a blob that the index did not remember, if it is still there.
+    /// Adds a blob that the index did not remember, if it is still there.
     fn found(&self, digest: Digest, blob: Blob) {
         let _stripe = self.stripe(&digest);
         if matches!(seal_at(&self.path_of(&digest)), Ok(Some(_))) {

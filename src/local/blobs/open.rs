@@ -1,4 +1,4 @@
-//! Opening a blob: at once when its seal is unbroken, after hashing it otherwise.
+//! Opens blobs: at once if the seal is unbroken, otherwise after hashing.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,19 +14,18 @@ use crate::local::descriptors::spare;
 use crate::local::index::Used;
 use crate::local::seal::{Seal, hash_file};
 
-/// Warnings about damaged blobs in one minute; the rest is counted and told at DEBUG.
+/// The most warnings about damaged blobs in one minute; further ones are counted and logged at DEBUG.
 const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
 
 impl Blobs {
-    /// Opens a blob of `size` bytes for a program, which may keep it open; `None` when it is not there, or was
-    /// not what its name says.
+    /// Opens a blob of `size` bytes for a program, which may keep it open; `None` if it is missing or damaged.
     ///
-    /// Reads the whole file when there is no unbroken seal, so it may take a while then.
+    /// Without an unbroken seal this reads the whole file, which may take a while.
     ///
     /// # Errors
     ///
-    /// An error of the disk, which the caller should answer as a miss; `Exhausted` when only the reserve of descriptors
-    /// is left.
+    /// An error of the disk, which the caller should treat as a miss; `Exhausted` when only the
+    /// reserve of descriptors is left.
     pub fn open_blob(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let Some(OpenBlob { file, pin }) = self.open_briefly(digest, size)? else {
             return Ok(None);
@@ -34,7 +33,7 @@ impl Blobs {
         Ok(Some(OpenBlob { file: spare(file)?, pin }))
     }
 
-    /// As [`Blobs::open_blob`], for the daemon's own work: the reserve of descriptors is for that.
+    /// As [`Blobs::open_blob`], for the daemon's own work, which may use the reserve of descriptors.
     ///
     /// # Errors
     ///
@@ -45,24 +44,24 @@ impl Blobs {
         }
         match self.try_to_open(digest, size)? {
             Some(open) => Ok(Some(open)),
-            // A writer of the same bytes may just have put its file in place.
+            // A writer of the same bytes may have adopted its file just now.
             None => self.open_at_rest(digest, size),
         }
     }
 
-    /// Reports whether the open file of a blob still looks as it did when its digest was last known to be right,
-    /// and notes that the blob is used. Asks the disk nothing.
+    /// Reports whether the open file of a blob still has its seal, and records that the blob is
+    /// used. Does not access the disk.
     pub fn is_whole(&self, digest: &Digest, size: u64, file: &File) -> bool {
         let Ok(found) = file.metadata() else { return false };
         let seal = Seal::of(&found);
-        // Pinned for a moment: that is how use is noted.
+        // Pinning for a moment records the use.
         let Some(_pin) = self.pin(digest) else { return false };
         let table = self.0.table.lock();
         let held = table.tier.get(digest);
         held.is_some_and(|held| held.blob.verified && held.blob.seal == seal && seal.size == size)
     }
 
-    /// Opens a blob while its file is not moved, if its seal is unbroken then.
+    /// Opens a blob under its stripe, so that its file is not moved meanwhile, if its seal is unbroken.
     fn open_at_rest(&self, digest: &Digest, size: u64) -> Result<Option<OpenBlob>> {
         let (pin, open) = {
             let _stripe = self.stripe(digest);
@@ -74,13 +73,12 @@ impl Blobs {
         Ok(open?.map(|file| OpenBlob { file, pin }))
     }
 
-    /// Returns the file of a blob if it is as it was when its digest was known to be right. The caller holds
-    /// the stripe.
+    /// Returns the file of a blob if its seal is unbroken. The caller holds the stripe.
     fn whole_file(&self, digest: &Digest, size: u64) -> Result<Option<File>> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
             Ok(file) => File::from(file),
-            // It may well be there.
+            // The file may well exist.
             Err(e @ (Errno::MFILE | Errno::NFILE)) => return Err(failed("open", digest, e.into())),
             Err(_) => return Ok(None),
         };
@@ -99,7 +97,7 @@ impl Blobs {
             return Ok(None);
         }
         if seal.size != size {
-            tracing::debug!(%digest, size, found = seal.size, "an entry is wrong about the size");
+            tracing::debug!(%digest, size, found = seal.size, "an entry has another size than its blob");
             return Ok(None);
         }
         Ok(Some(OpenBlob { file, pin }))
@@ -114,10 +112,10 @@ impl Blobs {
         Ok(OpenBlob { file, pin: Pin::empty() })
     }
 
-    /// Opens the file of a blob, whatever its content, and tells how it looks; `None` when there is no such
-    /// file.
+    /// Opens the file of a blob, whatever its content, and returns its present seal; `None` if
+    /// there is no such file.
     fn open_file(&self, digest: &Digest) -> Result<Option<(File, Seal)>> {
-        // A FIFO or a link may have been put there; neither may stop or lead us astray.
+        // Another program may have put a FIFO or a link there. The open must not block on it or follow it.
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match rustix::fs::open(self.path_of(digest), flags, Mode::empty()) {
             Ok(file) => File::from(file),
@@ -144,7 +142,7 @@ impl Blobs {
         let content = hash_file(file, before.size).map_err(|e| failed("read", digest, e))?;
         let after = Seal::of(&file.metadata().map_err(|e| failed("examine", digest, e))?);
         if after != before {
-            // Moved, linked or written meanwhile: this time it is a miss, next time we know more.
+            // Moved, linked or written meanwhile: report a miss now; the next open decides.
             return Ok(false);
         }
         if content != *digest {
@@ -155,7 +153,7 @@ impl Blobs {
         let mut table = self.0.table.lock();
         let mut news = None;
         table.tier.change(digest, |held| {
-            // A file that was adopted while we read has a better seal than ours.
+            // A file that was adopted during the read has a better seal than ours.
             if !held.blob.verified || held.blob.seal.ino == after.ino {
                 held.blob.seal = after;
                 held.blob.verified = true;
@@ -182,8 +180,8 @@ impl Blobs {
         }
     }
 
-    /// Removes a blob that is not what its name says, if the file with inode `ino` is still the one
-    /// in place; `None` for something that is not even a file.
+    /// Removes a damaged blob, if the file with inode `ino` is still the one in place. `None`
+    /// stands for something that is not a file.
     fn damaged(&self, digest: &Digest, ino: Option<u64>) {
         let path = self.path_of(digest);
         {
@@ -199,7 +197,7 @@ impl Blobs {
             if let Err(e) = removed
                 && e.kind() != io::ErrorKind::NotFound
             {
-                // It stays known and unverified, so that it is never served.
+                // The blob stays in the table unverified, so that it is never served.
                 tracing::debug!(%digest, error = %e, "a damaged blob cannot be removed");
             } else {
                 self.0.table.lock().forget(digest);

@@ -1,4 +1,4 @@
-//! Pins: what keeps a blob from eviction while it is used.
+//! Pins: keep a blob from eviction while it is used.
 //!
 //! Keeps P3 stable-open.
 
@@ -25,7 +25,7 @@ impl Pin {
         Self { digest: Digest::empty(), blobs: None }
     }
 
-    /// Returns which blob is kept.
+    /// Returns the digest of the pinned blob.
     pub fn digest(&self) -> Digest {
         self.digest
     }

@@ -12,7 +12,7 @@ struct Fixture {
     limit: u64,
 }
 
-/// One run of a node: what is opened together and closed together.
+/// One incarnation of a node: what is opened together and closed together.
 struct Run {
     blobs: Blobs,
     staging: Staging,
@@ -76,7 +76,7 @@ fn read_all(mut file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Changes bytes of a file without letting its times show it, as a bad disk would.
+/// Changes bytes of a file and restores its times, as a bad disk would.
 fn rot(path: &std::path::Path) {
     let before = fs::metadata(path).unwrap();
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -155,7 +155,7 @@ fn p9_self_healing_a_damaged_blob_is_a_miss_until_rewritten() {
     assert!(run.blobs.news().gone.contains(&digest));
     run.put(b"good bytes", State::Saved);
     assert_eq!(run.read(b"good bytes").as_deref(), Some(&b"good bytes"[..]));
-    // Shorter, a folder, a link: all are misses and all are healed.
+    // Truncated, a folder, a link: all are misses and all are repaired.
     for spoil in 0..3 {
         let path = run.path(&digest);
         fs::remove_file(&path).unwrap();
@@ -245,7 +245,7 @@ fn a_restart_trusts_unbroken_seals_and_reads_the_rest() {
     assert_eq!(run.read(b"forgotten").as_deref(), Some(&b"forgotten"[..]));
 }
 
-/// After a power loss the times of a file may be those of bytes that never reached the disk.
+/// After a power loss the times of a file may belong to bytes that never reached the disk.
 #[test]
 fn p9_self_healing_in_doubt_every_blob_is_read_before_it_is_served() {
     let fixture = Fixture::new(1 << 30);
@@ -352,7 +352,7 @@ fn p1_whole_or_nothing_a_staging_file_that_was_exchanged_is_no_blob() {
     assert_eq!(run.read(b"right"), None);
 }
 
-/// P3, P9, P13 under threads: whatever is read is right, and the accounts fit the disk at the end.
+/// P3, P9, P13 with threads: every read returns the right bytes, and the accounts match the disk at the end.
 #[test]
 fn threads_never_read_wrong_bytes() {
     let fixture = Fixture::new(40 * 4096);

@@ -45,7 +45,7 @@ fn the_identity_and_the_layout_stay() {
     assert!(tag.starts_with("Signature: 8a477f597d28d172789f06886806bc55"));
 }
 
-/// Lists everything below a path with its size, to see that nothing changed.
+/// Lists everything below a path with its size, to check that nothing changed.
 fn picture(path: &Path) -> Vec<(PathBuf, u64)> {
     let mut found = Vec::new();
     let mut todo = vec![path.to_owned()];
@@ -123,7 +123,7 @@ fn a_clean_stop_is_remembered_and_a_new_run_is_not_clean() {
     let dir = CacheDir::open(root.path()).unwrap();
     assert!(dir.doubt() && dir.era() != era);
     drop(dir);
-    // The contents were doubted once; the seals taken since are good.
+    // The contents were in doubt once; the seals taken since are good.
     let dir = CacheDir::open(root.path()).unwrap();
     assert!(!dir.doubt());
     assert_eq!(dir.era(), 6);
@@ -174,7 +174,7 @@ fn what_is_kept_of_a_store_is_read_from_a_plain_file_of_a_directory_that_can_be_
     fs::rename(&path, root.path().join("elsewhere")).unwrap();
     std::os::unix::fs::symlink(root.path().join("elsewhere"), &path).unwrap();
     assert!(kept(&cache).unwrap_err().contains("v1/store"));
-    // A pipe is not waited for. If it were, it would be read here.
+    // The read must not block on a pipe. If it did, it would receive this.
     fs::remove_file(&path).unwrap();
     rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).unwrap();
     let pipe = path.clone();
@@ -185,7 +185,7 @@ fn what_is_kept_of_a_store_is_read_from_a_plain_file_of_a_directory_that_can_be_
         .custom_flags(OFlags::NONBLOCK.bits() as i32)
         .open(&path)
         .unwrap();
-    // Whether it has written or was refused, it ends now.
+    // Whether the write succeeded or failed, the thread ends now.
     drop(writer.join().unwrap());
     drop(end);
 }

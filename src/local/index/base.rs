@@ -7,9 +7,9 @@
 //! end     0 u32 | 8 u32 | sum 16 | number of facts u64
 //! ```
 //!
-//! Numbers are little-endian. Each sum is BLAKE3 over the sum before it and what belongs to it, so it
-//! vouches for all that comes before. A base is written under another name and renamed when it is on
-//! the disk. Must never be changed once it has its name.
+//! Numbers are little-endian. Each sum is BLAKE3 over the previous sum and its own bytes, so it
+//! covers everything before it. A base is written under another name, and renamed when it is on the
+//! disk. Must never be changed once it has its name.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -23,9 +23,9 @@ use crate::local::dir::sync_dir;
 const MAGIC: &[u8; 8] = b"hearthB\n";
 const VERSION: u32 = 1;
 const SUM_BYTES: usize = 16;
-/// Raw bytes of facts in one block, about; one fact may be larger.
+/// Approximate raw bytes of facts in one block; a single fact may be larger.
 const BLOCK_BYTES: usize = 256 << 10;
-/// The most that a block may claim to have.
+/// The most bytes that a block may claim to have.
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 const NAME: &str = "base-";
 const UNFINISHED: &str = "base.new";
@@ -59,9 +59,9 @@ fn text(error: io::Error) -> IndexTrouble {
 pub(super) struct Base {
     path: PathBuf,
     ino: u64,
-    /// The chunks from this number on overrule it; those before are in it.
+    /// Chunks from this number on override the base; it contains those before.
     pub(super) number: u64,
-    /// The facts in it; 0 until it was read once.
+    /// The number of its facts; 0 until it was read once.
     pub(super) facts: u64,
 }
 
@@ -84,7 +84,7 @@ impl Base {
     }
 }
 
-/// Removes every file of a base but that of `keep`.
+/// Removes every base file except that of `keep`.
 pub(super) fn sweep(dir: &Path, keep: Option<&Base>) -> Result<(), IndexTrouble> {
     for entry in fs::read_dir(dir).map_err(text)? {
         let entry = entry.map_err(text)?;
@@ -120,7 +120,7 @@ impl BaseWriter {
         Ok(Self { dir: dir.to_owned(), file, number, sum, raw, last, facts: 0 })
     }
 
-    /// Adds a fact; its key comes after those before.
+    /// Adds a fact; keys must come in order.
     pub(super) fn add(&mut self, key: &[u8], value: &[u8]) -> Result<(), IndexTrouble> {
         if self.facts > 0 && *self.last >= *key {
             return Err("the facts for its base are not in order".into());
@@ -168,7 +168,7 @@ pub(super) struct BaseReader {
     sum: Sum,
     /// The era of its seals.
     pub(super) era: u64,
-    /// The facts, once the end was read.
+    /// The number of facts, once the end was read.
     pub(super) facts: Option<u64>,
 }
 
@@ -185,7 +185,7 @@ impl BaseReader {
         Ok(Self { file, sum, era, facts: None })
     }
 
-    /// Returns the facts of the next block; `None` at the end, which has been checked.
+    /// Returns the facts of the next block; `None` at the verified end.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>, IndexTrouble> {
         if self.facts.is_some() {
             return Ok(None);

@@ -11,12 +11,12 @@
 
 use super::IndexTrouble;
 
-/// Raw bytes of facts in one chunk, about; one fact may be larger. sled puts values beyond some ten
-/// thousand bytes into files of their own, which it handles badly.
+/// Approximate raw bytes of facts in one chunk; a single fact may be larger. sled puts values
+/// beyond some ten thousand bytes into separate files, which it handles badly.
 const CHUNK_BYTES: usize = 32 << 10;
-/// The fastest: the index is written all the time and read once.
+/// The fastest level: the index is written all the time and read once.
 pub(super) const LEVEL: i32 = 1;
-/// More than any chunk unpacks to; a damaged one may claim anything.
+/// More bytes than any chunk unpacks to; a damaged chunk may claim any size.
 const UNPACKED_MAX_BYTES: usize = 64 << 20;
 const FORGOTTEN: u32 = u32::MAX;
 
@@ -43,7 +43,7 @@ impl Packer {
         if self.raw.len() < CHUNK_BYTES { Ok(None) } else { self.finish() }
     }
 
-    /// Returns what was added since the last chunk, if anything was.
+    /// Returns the facts added since the last chunk, if there are any.
     pub(super) fn finish(&mut self) -> Result<Option<Vec<u8>>, IndexTrouble> {
         if self.raw.is_empty() {
             return Ok(None);
@@ -81,7 +81,7 @@ impl Unpacked {
     }
 }
 
-/// Writes a fact behind others.
+/// Appends a fact.
 pub(super) fn append(raw: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     let length = value.map_or(FORGOTTEN, |value| value.len() as u32);
     raw.extend_from_slice(&(key.len() as u32).to_le_bytes());
@@ -90,7 +90,7 @@ pub(super) fn append(raw: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     raw.extend_from_slice(value.unwrap_or_default());
 }
 
-/// A key, its value unless it is forgotten, and what follows them.
+/// A key, its value unless it is forgotten, and the bytes after them.
 type First<'a> = (&'a [u8], Option<&'a [u8]>, &'a [u8]);
 
 /// Reads the first fact.

@@ -1,4 +1,4 @@
-//! Facts: what the index keeps, and the form in which it keeps it.
+//! Facts: what the index keeps, and how they are encoded.
 
 use std::collections::HashMap;
 
@@ -16,16 +16,16 @@ pub(super) const SEAL: u8 = b's';
 pub(super) const SEEN: u8 = b'n';
 pub(super) const META: u8 = b'm';
 
-/// When a blob was last used, and how its file looked.
+/// When a blob was last used, and its seal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
-    /// How its file looked when its digest was last known to be right.
+    /// The seal of its file.
     pub seal: Seal,
     /// Last use, in seconds since the Unix epoch, roughly.
     pub used: u32,
 }
 
-/// Facts to save together: all of them are found by the next start, or none.
+/// Facts to save together: the next start finds all of them, or none.
 #[derive(Debug, Default, Clone)]
 pub struct FactBatch(pub(super) Vec<Fact>);
 
@@ -41,7 +41,7 @@ impl FactBatch {
         Self::default()
     }
 
-    /// Saves what the fold keeps of a path.
+    /// Saves the register of a path.
     pub fn register(&mut self, path: &TreePath, register: &Register) {
         self.put(key(REGISTER, path.as_bytes()), register);
     }
@@ -51,12 +51,12 @@ impl FactBatch {
         self.0.push((key(REGISTER, path.as_bytes()), None));
     }
 
-    /// Saves what a path has that others do not know, as its owner encodes it.
+    /// Saves what only this node knows about a path, as the owner encodes it.
     pub fn apart(&mut self, path: &TreePath, value: &[u8]) {
         self.0.push((key(APART, path.as_bytes()), Some(value.to_vec())));
     }
 
-    /// Forgets that a path has what others do not know.
+    /// Forgets what only this node knows about a path.
     pub fn forget_apart(&mut self, path: &TreePath) {
         self.0.push((key(APART, path.as_bytes()), None));
     }

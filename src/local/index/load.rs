@@ -1,6 +1,6 @@
-//! Loading: from the facts to what a start needs, without keeping a fact for longer than it takes.
+//! Loading: turns facts into what a start needs, without keeping a fact longer than necessary.
 //!
-//! The thread of the index reads and unpacks, the caller takes in: both at once.
+//! The thread of the index reads and unpacks while the caller processes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -14,34 +14,34 @@ use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{Builder, Fold, Location, Register, Site};
 
-/// Some facts on their way to the loader, older ones first.
+/// Facts on their way to the loader, older ones first.
 #[derive(Debug)]
 pub(super) enum IndexPiece {
     Facts {
         raw: Vec<u8>,
-        /// Seals of another era mean nothing.
+        /// The seals are valid; those of another era are not.
         seals: bool,
     },
-    /// That was all; false if it was not because the index failed.
+    /// The end; false if the index failed.
     End(bool),
 }
 
 /// Everything that the index remembers.
 #[derive(Debug, Default)]
 pub struct LoadedIndex {
-    /// What was known of paths and locations.
+    /// The known registers and locations.
     pub fold: Fold,
     /// Local blobs, least recently used first.
     pub seals: Vec<(Digest, Used)>,
     /// Objects of the log that were folded.
     pub seen: BTreeSet<String>,
-    /// What paths have that others do not know, as their owner has encoded it.
+    /// What only this node knows about paths, as the owner encoded it.
     pub apart: HashMap<TreePath, Vec<u8>>,
     /// Other facts.
     pub meta: HashMap<String, Vec<u8>>,
 }
 
-/// A location as it is kept, without a copy of the name in it.
+/// A location as it is stored, borrowing the name in it.
 #[derive(Deserialize)]
 struct KeptLocation<'a> {
     #[serde(borrow)]
@@ -57,7 +57,7 @@ enum KeptSite<'a> {
     Inline { commit: &'a str },
 }
 
-/// Takes facts in. Later ones overrule earlier ones.
+/// Collects facts. Later ones override earlier ones.
 #[derive(Default)]
 pub(super) struct Loading {
     builder: Builder,
@@ -69,7 +69,7 @@ pub(super) struct Loading {
 }
 
 impl Loading {
-    /// Takes the facts of one piece in; a kind that this build does not know is left out.
+    /// Adds the facts of one piece; ignores kinds that this build does not know.
     pub(super) fn take(&mut self, raw: &[u8], seals: bool) -> Result<(), IndexTrouble> {
         visit(raw, |key, value| {
             let Some((kind, rest)) = key.split_first() else { return Ok(()) };
@@ -119,7 +119,7 @@ impl Loading {
         Ok(Location { site, size, stored_ms })
     }
 
-    /// Returns one copy of a name for all: many blobs lie in one pack.
+    /// Returns a shared copy of a name: many blobs lie in one pack.
     fn shared(&mut self, name: &str) -> Arc<str> {
         if let Some(known) = self.names.get(name) {
             return Arc::clone(known);
@@ -129,7 +129,7 @@ impl Loading {
         name
     }
 
-    /// Returns what has come of it.
+    /// Returns everything that was collected.
     pub(super) fn finish(self) -> LoadedIndex {
         let mut seals: Vec<(Digest, Used)> = self.seals.into_iter().collect();
         seals.sort_unstable_by_key(|(_, used)| used.used);

@@ -179,7 +179,7 @@ fn seals_of_another_era_are_forgotten() {
     }
 }
 
-/// The promise of the index itself: it may go at any time, and all that it costs is time.
+/// The promise of the index itself: it may be lost at any time, at the cost of time alone.
 #[test]
 fn p9_self_healing_the_index_is_deleted_under_load() {
     let root = tempfile::tempdir().unwrap();
@@ -202,7 +202,7 @@ fn p9_self_healing_the_index_is_deleted_under_load() {
         }
         break;
     }
-    // Begun again, but not filled: a restart must not take a part for the whole.
+    // Started again, but not filled: a restart must not mistake a part for the whole.
     fill(&index, 0, 10, 9);
     drop(index);
     let index = Index::open(&dir);
@@ -235,7 +235,7 @@ fn an_index_that_was_filled_again_counts() {
     assert_eq!(registers(&loaded).len(), 100);
 }
 
-/// P13: rewriting the same facts does not grow the index without end.
+/// P13: rewriting the same facts does not let the index grow without bound.
 #[test]
 fn p13_bounded_rewriting_does_not_grow_the_index() {
     let root = tempfile::tempdir().unwrap();
@@ -298,7 +298,7 @@ fn a_base_and_what_came_after_it_are_one() {
 }
 
 #[test]
-fn a_filling_that_was_not_finished_counts_for_nothing() {
+fn an_unfinished_filling_is_ignored() {
     let root = tempfile::tempdir().unwrap();
     let dir = CacheDir::open(root.path()).unwrap();
     {
@@ -311,7 +311,7 @@ fn a_filling_that_was_not_finished_counts_for_nothing() {
         index.fill(index.generation(), batch);
         index.flush();
         assert!(base_of(&dir).is_some(), "it is being written");
-        // One of a generation before has no say.
+        // A batch of an earlier generation is ignored.
         let mut batch = FactBatch::new();
         batch.register(&path(0), &register(0, 2));
         index.fill(0, batch);
@@ -323,7 +323,7 @@ fn a_filling_that_was_not_finished_counts_for_nothing() {
     assert_eq!(index.generation(), 0);
 }
 
-/// Whatever is wrong with the base, the index is begun again and says so; it never tells half of it.
+/// However the base is damaged, the index starts again and reports it; it never returns half of its facts.
 #[test]
 fn p9_self_healing_a_damaged_base_is_begun_again() {
     let root = tempfile::tempdir().unwrap();

@@ -1,5 +1,4 @@
-//! The thread of the index: takes orders from a bounded queue, and begins the index again when it
-//! fails.
+//! The thread of the index: executes orders from a bounded queue, and restarts the index when it fails.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -18,26 +17,26 @@ use super::load::IndexPiece;
 use super::{Flushed, IndexTrouble, Store};
 use crate::clock::Clock;
 
-/// Operations that may wait for the index thread; then a save waits.
+/// The most operations in the queue; after that a save waits.
 const QUEUE_OPS: usize = 100_000;
-/// The same for what the index is filled with, of which there is always more.
+/// The same for filling the index, which always has more to add.
 const FILL_OPS: usize = 20_000;
-/// How long a save waits for room in the queue before the index is given up.
+/// How long a save waits for room in the queue before it gives the index up.
 const SAVE_WAIT: Duration = Duration::from_secs(10);
-/// How long what was saved may stay in memory only, while nothing else is saved.
+/// How long saved facts may stay only in memory while nothing else is saved.
 const FLUSH_AFTER: Duration = Duration::from_secs(2);
-/// Facts after which what was saved is written in any case.
+/// The number of pending facts after which they are written at once.
 const WRITE_FACTS: usize = 20_000;
-/// How long an index that cannot be begun again stays off before another attempt.
+/// The pause between two attempts to restart an index that failed to.
 const RETRY_AFTER: Duration = Duration::from_mins(1);
 
-/// Failures of one run after which the index stays off.
+/// The most failures in one run; after that the index stays off.
 const LOSSES_MAX: u32 = 3;
-/// How long the end of the thread is waited for.
+/// The longest wait for the end of the thread.
 const STOP_WAIT: Duration = Duration::from_secs(10);
-/// How often the store is tried while a former one still holds it ...
+/// How many times opening the store is tried while an earlier one still holds it ...
 const OPEN_TRIES: u32 = 200;
-/// ... and how long it is waited in between, at most.
+/// ... and the longest pause in between.
 const OPEN_PAUSE: Duration = Duration::from_millis(20);
 
 /// What the callers and the thread share.
@@ -45,12 +44,12 @@ const OPEN_PAUSE: Duration = Duration::from_millis(20);
 pub(super) struct IndexShared {
     queue: Mutex<IndexQueue>,
     changed: Condvar,
-    /// Moves when the index was begun again.
+    /// Changes when the index starts again.
     pub(super) generation: AtomicU64,
 }
 
 impl IndexShared {
-    /// Waits for the end of the thread, but not for ever; returns whether it came.
+    /// Waits for the end of the thread, up to a limit; returns whether it has ended.
     pub(super) fn wait_ended(&self) -> bool {
         let mut queue = self.queue.lock();
         while !queue.ended {
@@ -61,13 +60,13 @@ impl IndexShared {
         true
     }
 
-    /// Ends the thread once it has done what is in the queue.
+    /// Ends the thread after it has emptied the queue.
     pub(super) fn stop(&self) {
         self.queue.lock().stopped = true;
         self.changed.notify_all();
     }
 
-    /// Puts an order at the end of the queue; waits while it is full.
+    /// Appends an order to the queue; waits while it is full.
     pub(super) fn send(&self, order: IndexOrder) {
         let most = if matches!(order, IndexOrder::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
         let mut queue = self.queue.lock();
@@ -76,7 +75,7 @@ impl IndexShared {
                 return;
             }
             if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > most {
-                // A disk that takes this long would hold up programs next. The facts are elsewhere.
+                // Otherwise a disk this slow would delay programs next. The facts exist elsewhere too.
                 queue.given_up = true;
                 queue.orders.retain(|order| !order.is_data());
                 queue.ops = queue.orders.len();
@@ -101,17 +100,17 @@ struct IndexQueue {
     given_up: bool,
 }
 
-/// What the thread is asked to do.
+/// An order to the thread.
 #[derive(Debug)]
 pub(super) enum IndexOrder {
     Save(FactBatch),
-    /// Some of all facts, in order, because the owner saves all of them anew in this generation.
+    /// A part of all facts, in order: the owner saves all of them again in this generation.
     Fill(u64, FactBatch),
     Load(SyncSender<IndexPiece>),
     Flush(SyncSender<Flushed>),
-    /// What it was filled with so far is out of date.
+    /// Discard what the index was filled with so far; it is stale.
     StopFilling,
-    /// Begin again, because what was loaded makes no sense.
+    /// Start again, because the loaded facts are inconsistent.
     Lose(IndexTrouble),
     /// The owner of the facts has saved all of them since this generation began.
     Refilled(u64),
@@ -122,7 +121,7 @@ impl IndexOrder {
         matches!(self, Self::Save(_) | Self::Fill(..))
     }
 
-    /// What it counts for in the queue.
+    /// Its weight in the queue.
     fn ops(&self) -> usize {
         match self {
             Self::Save(batch) | Self::Fill(_, batch) => batch.len(),
@@ -131,17 +130,17 @@ impl IndexOrder {
     }
 }
 
-/// What runs on the index thread.
+/// The state of the index thread.
 pub(super) struct IndexWorker {
     shared: Arc<IndexShared>,
     store: Option<Store>,
     path: PathBuf,
     era: u64,
-    /// What was saved and not yet written: whole batches, so that they are written whole.
+    /// Saved facts that are not written yet. Contains only whole batches, so that they are written whole.
     waiting: PendingFacts,
-    /// When the index could not be begun again.
+    /// When the index last failed to start again.
     off_since: Duration,
-    /// How often it failed, and when last.
+    /// How many times it has failed, and when last.
     losses: u32,
     lost_at: Option<Duration>,
     clock: Clock,
@@ -164,7 +163,7 @@ impl IndexWorker {
         }
     }
 
-    /// Obeys until the queue is stopped and empty.
+    /// Executes orders until the queue is stopped and empty.
     pub(super) fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         if let Err(why) = guarded(|| {
@@ -174,7 +173,7 @@ impl IndexWorker {
             tracing::warn!(%why, "the thread of the index ended");
         }
         shared.stop();
-        // A caller that waits for an answer learns that there will be none.
+        // A caller that waits for a reply learns that none will come.
         let mut queue = shared.queue.lock();
         queue.orders.clear();
         queue.ended = true;
@@ -198,8 +197,8 @@ impl IndexWorker {
         self.drop_store();
     }
 
-    /// Opens the store. sled lets go of its lock some time after it was dropped, so this waits for
-    /// a former one of this process; the cache directory is ours, so there is no other.
+    /// Opens the store. sled releases its lock some time after it was dropped, so this waits for an
+    /// earlier store of this process. The cache directory is locked, so no other process has one.
     fn open(&self) -> Result<Store, IndexTrouble> {
         let mut tries = 0;
         loop {
@@ -241,7 +240,7 @@ impl IndexWorker {
         }
     }
 
-    /// Obeys one order. A caller that waits for an answer gets it when a failure has been dealt with.
+    /// Executes one order. A caller that waits for a reply gets it after a failure was handled.
     fn obey(&mut self, order: IndexOrder) {
         let done = match order {
             IndexOrder::Save(batch) => self.save(batch),
@@ -251,7 +250,7 @@ impl IndexWorker {
                 let whole = matches!(loaded, Ok(Some(())));
                 self.lose_if(loaded.map(drop));
                 if pieces.send(IndexPiece::End(whole)).is_err() {
-                    tracing::debug!("what the index remembered came too late");
+                    tracing::debug!("the content of the index was read too late");
                 }
                 Ok(())
             }
@@ -271,7 +270,7 @@ impl IndexWorker {
                     (Ok(()), Some(_)) => Flushed::Durable(generation),
                 };
                 self.lose_if(done);
-                // A caller that gave up waiting does not mind.
+                // The caller may have stopped waiting, which is fine.
                 reply.send(flushed).or(Ok(()))
             }
             IndexOrder::Refilled(generation) => {
@@ -303,7 +302,7 @@ impl IndexWorker {
             return Ok(());
         }
         if self.store.as_ref().is_some_and(|store| !store.is_filling()) {
-            // What was saved before does not overrule it.
+            // Facts saved before must not override it.
             self.flush()?;
         }
         self.with(|store| store.fill(&batch.0)).map(drop)
@@ -315,14 +314,14 @@ impl IndexWorker {
         }
     }
 
-    /// Writes what is waiting and makes it durable.
+    /// Writes the pending facts and makes them durable.
     fn flush(&mut self) -> Result<(), IndexTrouble> {
         let facts = std::mem::take(&mut self.waiting);
         self.with(|store| if facts.is_empty() { store.flush() } else { store.save(&facts) })
             .map(drop)
     }
 
-    /// Works on the store if there is one. A panic inside sled is an error like any other.
+    /// Runs work on the store if there is one. Treats a panic inside sled like any other error.
     fn with<T>(
         &mut self,
         work: impl FnOnce(&mut Store) -> Result<T, IndexTrouble>,
@@ -333,18 +332,17 @@ impl IndexWorker {
         }
     }
 
-    /// Gives the index up and begins it again, empty.
+    /// Gives the index up and starts it again, empty.
     fn lose(&mut self, why: &str) {
         tracing::info!(why, "the index failed and is rebuilt");
-        // A store that failed may wait for ever for its last bytes when it is dropped, and hold up
-        // every other store of the process with it: it is left alone. That costs memory, so it may
-        // happen a few times only.
+        // Dropping a failed store may wait for ever for its last bytes, and block every other store of
+        // the process with it, so it is leaked. That costs memory, so it may happen only a few times.
         std::mem::forget(self.store.take());
         self.losses += 1;
         let now = self.clock.mono();
         let lost = self.lost_at.replace(now);
         if self.losses > LOSSES_MAX || lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
-            // Whatever ails it would ail it again at once.
+            // Another attempt at once would fail for the same reason.
             self.off_since = now;
             self.shared.generation.fetch_add(1, Ordering::Release);
         } else {
@@ -381,7 +379,7 @@ impl IndexWorker {
                 Ok(())
             })
         {
-            tracing::debug!(%why, "the index was not closed well");
+            tracing::debug!(%why, "the index was not closed cleanly");
         }
     }
 }
@@ -395,7 +393,7 @@ fn guarded<T>(work: impl FnOnce() -> Result<T, IndexTrouble>) -> Result<T, Index
     })
 }
 
-/// Keeps what is at `path` beside it, in place of what was kept there before, and makes it anew.
+/// Moves what is at `path` aside, replacing what was kept there before, and makes the folder anew.
 fn move_aside(path: &Path) -> io::Result<()> {
     let aside = path.with_extension("broken");
     for result in [fs::remove_dir_all(&aside), fs::rename(path, &aside)] {

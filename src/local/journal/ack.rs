@@ -1,7 +1,7 @@
-//! The file that says up to which record everything is remote.
+//! The file that records up to which record everything is uploaded.
 //!
-//! Two slots are written in turn, each with its sum: a torn write spoils one of them, and the other
-//! is only a little older. Losing both replays what is remote already, which is harmless.
+//! Two slots are written in turn, each with its sum. A torn write spoils one of them, and the other is
+//! only a little older. Losing both uploads records again that the store already has, which is harmless.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -10,19 +10,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SLOT_BYTES: usize = 24;
-/// Slots lie in different blocks, so that no single write of the disk touches both.
+/// Slots lie in different blocks, so that no single disk write touches both.
 const SLOT_STRIDE: u64 = 4096;
 
 #[derive(Debug)]
 pub(super) struct AckFile {
     file: File,
     value: AtomicU64,
-    /// How often it was written; says whose turn it is.
+    /// How often the file was written; selects the slot of the next write.
     turn: AtomicU64,
 }
 
 impl AckFile {
-    /// Opens the file in the folder of the journal, making it if it is not there.
+    /// Opens the file in the folder of the journal, and makes it if it does not exist.
     pub(super) fn open(dir: &Path) -> io::Result<Self> {
         let file = OpenOptions::new()
             .read(true)
@@ -32,7 +32,7 @@ impl AckFile {
             .mode(0o600)
             .open(dir.join("ack"))?;
         let slots = [read_slot(&file, 0)?, read_slot(&file, 1)?];
-        // The next write goes to the slot that is not the best.
+        // The next write goes to the older slot.
         let turn = u64::from(slots[0] >= slots[1]);
         let value = slots[0].max(slots[1]).unwrap_or(0);
         Ok(Self { file, value: AtomicU64::new(value), turn: AtomicU64::new(turn) })

@@ -1,4 +1,4 @@
-//! Compaction: replacing the log by what is left of it, for a node whose journal is the only truth.
+//! Compaction: replaces the log by its live changes, for a node whose journal is the only copy.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ const WORTH_FACTOR: u64 = 4;
 const WORTH_FLOOR: u64 = 10_000;
 /// Changes in one record of a snapshot.
 const SNAPSHOT_GROUP: usize = 256;
-/// Numbers set aside for the records of a snapshot; more than any snapshot has.
+/// Numbers reserved for the records of a snapshot; more than any snapshot has.
 const SNAPSHOT_NUMBERS: u64 = 1 << 32;
 
 impl Journal {
@@ -30,10 +30,10 @@ impl Journal {
 
     /// Replaces everything appended so far by the changes that `live` yields.
     ///
-    /// `live` is called once, after it is settled what is replaced, and must reflect every record
-    /// that was appended before: call [`Journal::append`] and apply its changes under one lock, and
-    /// let `live` take that lock. Appends go on meanwhile and are kept. The replaced records and the
-    /// snapshot are both whole at every instant, so a crash leaves one or the other.
+    /// `live` is called once, after the replaced records are fixed, and must reflect every record
+    /// that was appended before. To ensure this, call [`Journal::append`] and apply its changes under
+    /// one lock, and let `live` take that lock. Concurrent appends are kept. The replaced records and
+    /// the snapshot are both whole at every instant, so a crash leaves one or the other.
     ///
     /// # Errors
     ///
@@ -45,7 +45,7 @@ impl Journal {
         let _one = self.compacting.lock();
         let first = {
             let mut state = self.state.lock();
-            // What is appended from now on goes to segments that the snapshot does not replace.
+            // Later appends go to segments that the snapshot does not replace.
             state.active = None;
             state.segments.retain(|segment| !segment.is_empty());
             let first = state.next;

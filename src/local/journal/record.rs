@@ -1,4 +1,4 @@
-//! Records: how one atomic group of changes lies in a segment.
+//! Records: the encoding of one atomic group of changes in a segment.
 //!
 //! ```text
 //! 0   4  marker, by which the next record is found again after damage
@@ -9,10 +9,10 @@
 //! 36  .. payload: one version byte, then the changes in postcard
 //! ```
 //!
-//! Version 2 has the list of contents that are not complete before the changes; version 1 is a record without any. Version
-//! 3 is a record of a private mount, without such a list.
+//! Version 2 has the list of incomplete contents before the changes; version 1 has no such list.
+//! Version 3 is a record of a private mount, without the list.
 //!
-//! The head has a sum of its own, so that a damaged payload is stepped over by its length and never
+//! The head has a sum of its own, so that a damaged payload is skipped by its length and never
 //! searched for records: a file's name may hold any bytes, also those of a record.
 
 use super::Note;
@@ -22,13 +22,13 @@ use crate::namespace::Change;
 pub(super) const HEAD_BYTES: usize = 36;
 /// The encoding of changes alone.
 const PLAIN: u8 = 1;
-/// That of changes with contents that are not complete.
+/// The encoding of changes with incomplete contents.
 const TORN: u8 = 2;
-/// That of changes of a private mount; the newest that this build reads.
+/// The encoding of changes of a private mount; the newest that this build reads.
 pub(super) const VERSION: u8 = 3;
 const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
 
-/// Encodes a record, all but its number.
+/// Encodes a record without its number.
 pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcard::Error> {
     let mut bytes = vec![0; HEAD_BYTES];
     if note.private {
@@ -60,7 +60,7 @@ fn payload_sum(seq: u64, payload: &[u8]) -> [u8; 16] {
     hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
 }
 
-/// What lies at a place in a segment.
+/// What is at a position in a segment.
 #[derive(Debug)]
 pub(super) enum SegmentFind<'a> {
     /// A whole record.
@@ -72,18 +72,18 @@ pub(super) enum SegmentFind<'a> {
         /// Bytes of the record.
         length: usize,
     },
-    /// A record whose payload is not what was written.
+    /// A record with a damaged payload.
     Damaged {
         /// Bytes of the record.
         length: usize,
     },
-    /// The beginning of a record that goes on beyond the end.
+    /// The beginning of a record that continues beyond the end.
     Short,
     /// No record.
     Nothing,
 }
 
-/// Looks at the beginning of `bytes`.
+/// Classifies the beginning of `bytes`.
 pub(super) fn look(bytes: &[u8]) -> SegmentFind<'_> {
     let Some(head) = bytes.get(..HEAD_BYTES) else {
         let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
@@ -107,12 +107,12 @@ pub(super) fn look(bytes: &[u8]) -> SegmentFind<'_> {
     SegmentFind::Good { seq, payload, length }
 }
 
-/// Returns the distance to the next place that begins like a record, not counting the first byte.
+/// Returns the distance to the next position that begins like a record, excluding the first byte.
 pub(super) fn next_marker(bytes: &[u8]) -> Option<usize> {
     bytes.get(1..)?.windows(4).position(|window| window == MARKER).map(|at| at + 1)
 }
 
-/// What a payload holds.
+/// The content of a payload.
 pub(super) type Payload = (Vec<Change>, Note);
 
 /// Decodes a payload. The outer error is the version of a newer format.

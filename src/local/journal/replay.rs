@@ -1,7 +1,6 @@
-//! Replay: reading at the start what earlier runs have left, and repairing it.
+//! Replay: reads at the start what earlier runs left, and repairs it.
 //!
-//! Everything is read before anything is changed, so that a journal of a newer format is refused as
-//! it was found.
+//! Reads everything before it changes anything, so that a journal of a newer format is refused unchanged.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -15,16 +14,16 @@ use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
 
-/// Damaged segments kept aside at most; the oldest goes when another comes.
+/// The most damaged segments kept aside; a new one replaces the oldest.
 const DAMAGED_KEPT: usize = 8;
 
-/// What earlier runs have left.
+/// What earlier runs left.
 #[derive(Debug)]
 pub(super) struct Replayed {
     pub(super) segments: VecDeque<Segment>,
-    /// The records that are not acknowledged, in order.
+    /// The pending records, in order.
     pub(super) records: Vec<Record>,
-    /// The greatest number that was ever used, as far as can be seen.
+    /// The greatest number that was ever used, as far as known.
     pub(super) last: u64,
 }
 
@@ -32,12 +31,12 @@ pub(super) struct Replayed {
 struct Scan {
     path: PathBuf,
     first: u64,
-    /// Good records: number, place in the file, what they hold.
+    /// Good records: number, range in the file, content.
     records: Vec<(u64, std::ops::Range<usize>, Payload)>,
-    /// Places where something else than a record was found before the last good one, or a record
-    /// that was whole but wrong.
+    /// Positions before the last good record with something other than a record, or with a record
+    /// whose content is wrong.
     damaged: u64,
-    /// Where the good part ends, if bytes follow that were not acknowledged.
+    /// The end of the good part, if unacknowledged bytes follow.
     torn_at: Option<u64>,
 }
 
@@ -154,13 +153,13 @@ fn newer(path: &Path, version: u32) -> Error {
     Error::new(Kind::Invalid, op)
 }
 
-/// Repairs a segment if need be, and takes over its records that are not acknowledged.
+/// Repairs a segment if necessary, and takes over its pending records.
 fn take(dir: &Path, scan: Scan, acked: u64, into: &mut Replayed) {
     let last = scan.records.last().map_or(scan.first - 1, |(seq, ..)| *seq);
     into.last = into.last.max(last);
     let done = last <= acked || scan.records.is_empty();
     if let Err(e) = repair(dir, &scan, done) {
-        // Its records are read, and it is read the same way again by the next start.
+        // Its records were read, and the next start reads it the same way again.
         tracing::warn!(path = %scan.path.display(), error = %e, "the journal cannot be repaired");
     }
     if done {
@@ -176,7 +175,7 @@ fn take(dir: &Path, scan: Scan, acked: u64, into: &mut Replayed) {
     into.segments.push_back(segment);
 }
 
-/// Brings the file of a segment into order.
+/// Repairs the file of a segment.
 fn repair(dir: &Path, scan: &Scan, done: bool) -> io::Result<()> {
     if scan.damaged > 0 {
         set_aside(dir, scan)?;
@@ -193,7 +192,7 @@ fn repair(dir: &Path, scan: &Scan, done: bool) -> io::Result<()> {
     }
 }
 
-/// Keeps a copy of a damaged segment for a later look at it.
+/// Keeps a copy of a damaged segment for later inspection.
 fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
     let aside = dir.join("damaged");
     fs::create_dir_all(&aside)?;
@@ -214,8 +213,8 @@ fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
     }
 }
 
-/// Replaces a damaged segment by one with its good records. Until the rename the damaged one is in
-/// place, and is repaired again by the next start.
+/// Replaces a damaged segment by one with its good records. The damaged one stays in place until
+/// the rename, so after a crash the next start repairs it again.
 fn rewrite(dir: &Path, scan: &Scan) -> io::Result<()> {
     let bytes = fs::read(&scan.path)?;
     let next = scan.path.with_extension("tmp");

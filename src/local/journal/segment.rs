@@ -18,7 +18,7 @@ pub(super) const HEADER_BYTES: u64 = 16;
 pub(super) const VERSION: u32 = 1;
 const MAGIC: &[u8; 8] = b"hearthJ\n";
 
-/// What is known of one segment.
+/// The known facts about one segment.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     path: PathBuf,
@@ -35,7 +35,7 @@ impl Segment {
         Self { path, first, last: first - 1, records: 0, bytes: 0, changes: 0 }
     }
 
-    /// Counts a record in.
+    /// Counts a new record.
     pub(super) fn add(&mut self, seq: u64, bytes: u64, changes: u64) {
         self.last = seq;
         self.records += 1;
@@ -72,19 +72,19 @@ impl Segment {
         if self.last <= acked || self.records == 0 {
             return (0, 0);
         }
-        // Numbers are without gaps, except where a record was damaged.
+        // Numbers have no gaps, except where a record was damaged.
         let records = (self.last - acked).min(self.records);
         let bytes = u128::from(self.bytes) * u128::from(records) / u128::from(self.records);
         (records, bytes as u64)
     }
 }
 
-/// What kind of segment a name stands for.
+/// The kind of a segment, as its name shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// Records as they were appended.
     Log,
-    /// A snapshot: stands for everything with smaller numbers.
+    /// A snapshot: replaces everything with smaller numbers.
     Snapshot,
 }
 
@@ -118,7 +118,7 @@ pub(super) fn parse_name(name: &str) -> Option<(u64, Form)> {
 
 /// Makes a new segment for records from `first` on.
 ///
-/// A file of that name can only hold what no append acknowledged, and is replaced.
+/// An existing file of that name holds only unacknowledged bytes, and is replaced.
 pub(super) fn create(dir: &Path, first: u64) -> io::Result<(Segment, File)> {
     let path = path_of(dir, first, Form::Log);
     let file = create_file(&path)?;

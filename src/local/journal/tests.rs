@@ -10,7 +10,7 @@ use crate::namespace::{Entry, Op, Time};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// Makes a change that can be told from all others by `n`.
+/// Makes a change that `n` distinguishes from all others.
 fn change(n: u64) -> Change {
     let name = format!("entry-{n}-{}", "x".repeat((n % 50) as usize));
     Change {
@@ -30,13 +30,13 @@ fn numbers(records: &[Record]) -> Vec<u64> {
 
 struct Fixture {
     root: tempfile::TempDir,
-    /// Held over several openings of the journal: each opening of the directory syncs the disk.
+    /// Kept over several openings of the journal: each opening of the directory syncs the disk.
     dir: std::cell::RefCell<Option<CacheDir>>,
 }
 
 impl Fixture {
     fn new() -> Self {
-        // In memory where that is possible: nothing here is about the disk, and syncing it is slow.
+        // In memory if possible: no test here concerns the disk, and syncing it is slow.
         let memory = Path::new("/dev/shm");
         let root = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() };
         Self { root: root.unwrap(), dir: None.into() }
@@ -139,7 +139,7 @@ fn p9_self_healing_one_damaged_record_costs_one_record() {
     assert_eq!(damaged, 1, "what was repaired is not found damaged again");
 }
 
-/// A name may look like a record; a damaged record must not let it through.
+/// A name may look like a record; damage to the real record must not expose it.
 #[test]
 fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
     let fixture = Fixture::new();
@@ -154,7 +154,7 @@ fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
         journal.append(&[carrier]).unwrap();
         journal.append(&[change(3)]).unwrap();
     }
-    // The first byte of the payload: the head stays whole.
+    // The first byte of the payload; the head stays whole.
     flip(&fixture.files()[0], (segment::HEADER_BYTES as usize + record::HEAD_BYTES) * 8);
     let (_dir, _journal, records) = fixture.open();
     assert_eq!(numbers(&records), [3]);
@@ -300,7 +300,8 @@ proptest! {
                     let Some(upto) = model.keys().nth(at).copied() else { continue };
                     journal.ack(Seq(upto)).unwrap();
                     model.retain(|seq, _| *seq > upto);
-                    // Too many at most, where a record was damaged; and none only when there is none.
+                    // If a record was damaged, the backlog may be too high; it is zero only if
+                    // nothing is pending.
                     prop_assert!(journal.backlog().0 >= model.len() as u64);
                     prop_assert_eq!(journal.backlog().0 == 0, model.is_empty());
                 }
@@ -357,7 +358,7 @@ proptest! {
 
 const CHILD: &str = "HEARTHFS_TEST_JOURNAL_CHILD";
 
-/// Appends for ever, saying each number that was acknowledged; does nothing but for its parent.
+/// Appends for ever, and prints each acknowledged number; does nothing unless its parent started it.
 #[test]
 fn crash_child() {
     let Some(root) = std::env::var_os(CHILD) else { return };
@@ -421,7 +422,7 @@ fn p4_local_durable_sigkill_loses_nothing_that_was_acknowledged() {
     assert!(appended.len() > 1);
 }
 
-/// Reads one line of the child; false for one of the test harness. The last may be cut short.
+/// Reads one line of the child; false for a line of the test harness. The last may be cut short.
 fn note(line: &str, appended: &mut std::collections::BTreeSet<u64>, acked: &mut u64) -> bool {
     let Some((what, number)) = line.rsplit_once(' ') else { return false };
     let Ok(number) = number.parse::<u64>() else { return false };

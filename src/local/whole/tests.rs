@@ -10,7 +10,7 @@ fn passes(bytes: &[u8], check: Check) -> bool {
     is_whole(bytes, bytes.len() as u64, check).expect("memory does not fail")
 }
 
-/// Asserts that content passes and that none of its beginnings does.
+/// Asserts that content passes and that none of its proper prefixes does.
 fn assert_every_cut(bytes: &[u8], check: Check) {
     assert!(passes(bytes, check), "{check:?} of {} bytes", bytes.len());
     for cut in 0..bytes.len() {
@@ -18,7 +18,7 @@ fn assert_every_cut(bytes: &[u8], check: Check) {
     }
 }
 
-/// Bytes some of which repeat, so that all kinds of blocks come up.
+/// Returns bytes of which some repeat, so that all kinds of blocks occur.
 fn mixed(seed: u64, size: usize) -> Vec<u8> {
     let mut state = seed | 1;
     let mut next = || {
@@ -72,7 +72,8 @@ proptest! {
         let near = [0, 1, 2, 3, 4, 5, one - 1, one + 5, two - 1, two + 9, frames.len() - 1];
         let far = cuts.iter().map(|part| (frames.len() as f64 * part) as usize);
         for cut in far.chain(near) {
-            // Between two frames it is whole, and a skippable frame is told by its whole number only.
+            // A cut between two frames leaves whole content, and a skippable frame is recognised
+            // only by its whole number.
             let seen = cut != one && cut != two && !(one..one + 4).contains(&cut);
             prop_assert_eq!(passes(&frames[..cut], Check::Zstd), !seen, "{} of {:?}", cut, (one, two));
         }
@@ -107,7 +108,7 @@ proptest! {
         }
     }
 
-    /// Whatever comes, there is an answer, and it does not take what a damaged header says it should.
+    /// Any bytes get an answer, and a damaged header cannot demand memory.
     #[test]
     fn any_bytes(
         head in 0_usize..5,
@@ -118,7 +119,7 @@ proptest! {
         bytes.splice(0..0, heads[head].iter().copied());
         for check in [Check::Zstd, Check::Elf, Check::Zip, Check::Json] {
             passes(&bytes, check);
-            // A file that is cut while it is looked at ends before it says.
+            // A file that is cut while it is checked ends early.
             let size = bytes.len() as u64 + size % 1000;
             is_whole(&bytes[..], size, check).expect("memory does not fail");
         }
@@ -140,7 +141,7 @@ fn any_json() -> impl Strategy<Value = serde_json::Value> {
                 .prop_map(|all| serde_json::Value::Object(all.into_iter().collect())),
         ]
     });
-    // At the top something that says where it ends: the beginning of a number is a number.
+    // The top level must mark its own end: a prefix of a number is a number.
     prop::collection::vec(inner, 0..6).prop_map(Into::into)
 }
 
@@ -176,7 +177,7 @@ fn archive(files: &[Vec<u8>], comment: &str, wide: bool) -> Vec<u8> {
 #[test]
 fn programs_of_this_machine_are_whole_elf() {
     let program = std::fs::read("/bin/true").expect("every machine has one");
-    // At its end lies the table of sections, so every cut shows.
+    // The table of sections is at its end, so every cut is noticed.
     assert_every_cut(&program, Check::Elf);
     let file = File::open("/bin/true").unwrap();
     assert!(is_whole(&file, program.len() as u64, Check::Elf).unwrap());
@@ -186,7 +187,7 @@ fn programs_of_this_machine_are_whole_elf() {
     assert!(!passes(b"#!/bin/sh\n", Check::Elf));
 }
 
-/// What other compilers write: 32 bits, big end first, and more sections than the header can count.
+/// Files of other compilers: 32 bits, big endian, and more sections than the header can count.
 #[test]
 fn other_elf_files() {
     let number = |value: u64, bytes: usize, big: bool| {
@@ -208,7 +209,7 @@ fn other_elf_files() {
         }
         assert_eq!(all.len(), header);
         all.resize(at as usize, 7);
-        // One that is not used, one that takes no room, and one of ten bytes.
+        // One unused, one without bytes in the file, and one of ten bytes.
         let sections = [(0, 0, if many { 3 } else { 0 }), (8, 1 << 30, 1 << 30), (1, header, 10)];
         for (kind, place, size) in sections {
             let from = all.len();
@@ -224,14 +225,14 @@ fn other_elf_files() {
 }
 
 #[test]
-fn what_is_no_zstd_passes_unless_it_begins_like_it() {
+fn content_that_does_not_begin_as_zstd_passes() {
     assert!(passes(b"\x78\x9c another compression", Check::Zstd));
     assert!(passes(b"\x78", Check::Zstd));
     assert!(!passes(b"\x28\xb5", Check::Zstd), "the beginning of a frame");
     let mut damaged = compressed(b"something", 3, true, true);
     damaged[4 + 1 + 1] |= 0x06;
     assert!(!passes(&damaged, Check::Zstd), "no such block");
-    // What follows a whole frame and is none is not looked at.
+    // What follows a whole frame and is not a frame is ignored.
     let mut followed = compressed(b"something", 3, true, true);
     followed.extend_from_slice(b"and more");
     assert!(passes(&followed, Check::Zstd));
@@ -259,7 +260,7 @@ fn json_that_python_writes() {
     assert!(passes(&deep, Check::Json), "depth is no damage");
 }
 
-/// What is too large to be parsed is told by its ends.
+/// JSON that is too large to be parsed is judged by its ends.
 #[test]
 fn p13_bounded_json() {
     let mut large = b"  {\"a\": [0".to_vec();

@@ -1,7 +1,6 @@
-//! Building a fold at once from what was kept of one.
+//! Builds a whole fold from stored registers.
 //!
-//! Must never make another fold than the calls of the same names on [`Fold`] would, only sooner and
-//! with less memory.
+//! The result must always equal that of the calls of the same names on [`Fold`]; only time and memory differ.
 
 use super::packed::PackedRecord;
 use super::{Fold, Register};
@@ -9,23 +8,23 @@ use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::location::Location;
 
-/// Builds a fold from registers that come in path order, as far as they do.
+/// Builds a fold, fast as long as registers come in path order.
 #[derive(Debug, Default)]
 pub struct Builder {
     fold: Fold,
-    /// What came in order, and is not in the fold yet although it is counted there.
+    /// Registers that came in order. The fold already counts them but does not contain them yet.
     records: Vec<PackedRecord>,
-    /// Something has come out of order: from then on the fold is what it is.
+    /// A register has come out of order; from then on everything goes directly into the fold.
     settled: bool,
 }
 
 impl Builder {
-    /// Starts with nothing.
+    /// Starts an empty builder.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// As [`Fold::restore`]; soon done when the path comes after all before it.
+    /// As [`Fold::restore`]; fast if the path comes after all before it.
     pub fn restore(&mut self, path: &TreePath, register: Register) {
         if let Some(register) = self.append(path, register) {
             self.settle();
@@ -33,7 +32,7 @@ impl Builder {
         }
     }
 
-    /// As [`Fold::reset`]; soon done when the path comes after all before it.
+    /// As [`Fold::reset`]; fast if the path comes after all before it.
     pub fn reset(&mut self, path: &TreePath, register: Option<Register>) {
         let rest = match register {
             Some(register) => match self.append(path, register) {
@@ -46,7 +45,7 @@ impl Builder {
         self.fold.reset(path, rest);
     }
 
-    /// Takes a register in order; gives it back if it is not.
+    /// Appends a register if it is in order; returns it otherwise.
     fn append(&mut self, path: &TreePath, register: Register) -> Option<Register> {
         let last = self.records.last().map(PackedRecord::path);
         if self.settled || last.is_some_and(|last| last >= path.as_bytes()) {
@@ -62,7 +61,7 @@ impl Builder {
         self.fold.locate(digest, location);
     }
 
-    /// Puts a location, or none, in place of what was known.
+    /// Replaces a known location, or removes it.
     pub fn relocate(&mut self, digest: Digest, location: Option<&Location>) {
         if location.is_some_and(|location| self.fold.locate(digest, location)) {
             return;

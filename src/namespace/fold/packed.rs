@@ -1,8 +1,7 @@
 //! Records: a path and its register in one short run of bytes.
 //!
-//! A node keeps a million of them, so each is one allocation, with numbers as short as they are. Owns
-//! the form, which never leaves memory. Must never be read from anywhere but a record that was packed
-//! here.
+//! A node keeps a million of them, so each is one allocation, with numbers of variable length. Owns the
+//! format, which exists only in memory. Must never be read from anything but a record that was packed here.
 //!
 //! ```text
 //! path: length, bytes
@@ -13,7 +12,7 @@
 //! with flags: how long its content took to make; extended attributes
 //! ```
 //!
-//! Numbers are little-endian groups of seven bits. Times are differences from the time of the stamp.
+//! Numbers are little-endian groups of seven bits. Times are differences to the time of the stamp.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -30,15 +29,15 @@ const FILE: u8 = 1;
 const DIRECTORY: u8 = 2;
 const SYMLINK: u8 = 3;
 const SPECIAL: u8 = 4;
-/// There is a stamp of attributes.
+/// It has a stamp of attributes.
 const ATTR_STAMP: u8 = 1 << 3;
 /// It belongs to a group of hard links.
 const LINK: u8 = 1 << 4;
-/// The time of access is not that of modification.
+/// The access time differs from the modification time.
 const ATIME: u8 = 1 << 5;
-/// There are extended attributes.
+/// It has extended attributes.
 const XATTRS: u8 = 1 << 6;
-/// It is known how long its content took to make.
+/// The time that its content took to make is known.
 const TOOK: u8 = 1 << 7;
 
 /// A path and its register; compares by the path alone.
@@ -46,7 +45,7 @@ const TOOK: u8 = 1 << 7;
 pub(super) struct PackedRecord(Box<[u8]>);
 
 impl PackedRecord {
-    /// Packs a register. `content` is the number that stands for the digest of a file.
+    /// Packs a register. `content` is the number of the file's content.
     pub(super) fn pack(path: &[u8], register: &Register, content: u32) -> Self {
         let mut out = PackedWriter(Vec::with_capacity(path.len() + 64));
         out.bytes(path);
@@ -62,11 +61,11 @@ impl PackedRecord {
             flags |= out.entry(entry, register.stamp.ms, content);
         }
         out.0[head] = flags;
-        // Not the vector itself, which has room to spare.
+        // Not the vector itself, which has spare capacity.
         Self(Box::from(out.0.as_slice()))
     }
 
-    /// Returns the register; `digest_of` names the content of a number.
+    /// Returns the register; `digest_of` returns the digest of a content number.
     pub(super) fn unpack(&self, digest_of: impl FnOnce(u32) -> Digest) -> Register {
         let (head, mut from) = self.open();
         let stamp = from.stamp();
@@ -75,7 +74,7 @@ impl PackedRecord {
         Register { stamp, attr_stamp, entry }
     }
 
-    /// Returns the path as it is kept.
+    /// Returns the path in its stored form.
     pub(super) fn path(&self) -> &[u8] {
         PackedReader(&self.0).bytes()
     }
@@ -85,14 +84,14 @@ impl PackedRecord {
         self.open().1.stamp()
     }
 
-    /// Returns the stamp of the last change that counts.
+    /// Returns the stamp of the last effective change.
     pub(super) fn last_stamp(&self) -> Stamp {
         let (head, mut from) = self.open();
         let stamp = from.stamp();
         if head & ATTR_STAMP == 0 { stamp } else { from.stamp().max(stamp) }
     }
 
-    /// Reports whether the path points to something.
+    /// Reports whether the path has an entry.
     pub(super) fn is_live(&self) -> bool {
         self.open().0 & KIND != TOMBSTONE
     }
@@ -126,7 +125,7 @@ impl PackedRecord {
         register.entry.map_or(0, |entry| entry.attrs.xattr_bytes() as u64)
     }
 
-    /// Counts the bytes that it takes.
+    /// Counts its own bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.0.len() as u64
     }
@@ -183,7 +182,7 @@ impl PackedWriter {
     fn stamp(&mut self, stamp: &Stamp) {
         self.number(stamp.ms);
         self.number(u64::from(stamp.counter));
-        // Random, so it is as long as it is.
+        // Random, so a variable length would not make it shorter.
         self.0.extend_from_slice(&stamp.node.0.to_le_bytes());
     }
 
@@ -285,7 +284,7 @@ impl<'a> PackedReader<'a> {
         Time { secs, nanos: self.number() as u32 }
     }
 
-    /// Reads the attributes that come before the content.
+    /// Reads the attributes, which precede the content.
     fn attrs(&mut self, head: u8, near_ms: u64) -> Attrs {
         let [mode, uid, gid] = [(); 3].map(|()| self.number() as u32);
         let mtime = self.time(near_ms);

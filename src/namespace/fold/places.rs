@@ -1,7 +1,7 @@
 //! Places: the contents that files point to or that the remote has, each with its location.
 //!
-//! A million of them are kept, so each is one slot of fixed size under a small number, by which the
-//! registers name it. Must never give a number away again while a register holds it.
+//! There may be a million, so each is one slot of fixed size with a small number, which the
+//! registers store. Must never reuse a number while a register holds it.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
@@ -12,10 +12,10 @@ use hashbrown::HashTable;
 use crate::digest::Digest;
 use crate::namespace::location::{Location, Site};
 
-/// Minutes after which the count of those in which a content was not held begins again.
+/// Minutes after which the counter of idle minutes wraps around.
 const IDLE_TURN: u64 = u16::MAX as u64;
 
-/// What sort of place the remote has for a content.
+/// The kind of remote location of a content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Where {
     Nowhere,
@@ -24,7 +24,7 @@ enum Where {
     Inline,
 }
 
-/// One content. What belongs to a location means nothing while it is nowhere.
+/// One content. The fields of the location are meaningless while it has none.
 #[derive(Debug)]
 struct Slot {
     digest: Digest,
@@ -32,12 +32,12 @@ struct Slot {
     size: u64,
     stored_ms: u64,
     length: u32,
-    /// The number of the name of the pack or commit.
+    /// The number of the pack's or commit's name.
     name: u32,
-    /// Registers that hold it.
+    /// The number of registers that hold it.
     uses: u32,
     place: Where,
-    /// The minute since which it has no known holder, as [`Places::idle_minutes`] has noted it.
+    /// The minute since which no holder is known, as [`Places::idle_minutes`] recorded it.
     idle: Option<NonZeroU16>,
 }
 
@@ -45,13 +45,13 @@ struct Slot {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     slots: Vec<Slot>,
-    /// Slots that hold nothing: they are not used, and they are nowhere.
+    /// Free slots: without a register and without a location.
     free: Vec<u32>,
     by_digest: HashTable<u32>,
     names: PackNames,
 }
 
-/// A digest is as good as random, so its first bytes are its hash.
+/// A digest is effectively random, so its first bytes serve as its hash.
 fn hash(digest: &Digest) -> u64 {
     u64::from_le_bytes(*digest.as_bytes().first_chunk().expect("eight of 32 bytes"))
 }
@@ -66,7 +66,7 @@ impl Places {
         self.find(digest).map(|number| &self.slots[number as usize])
     }
 
-    /// Returns the number of a content, made if need be.
+    /// Returns the number of a content, adding it if necessary.
     fn number(&mut self, digest: &Digest) -> u32 {
         if let Some(number) = self.find(digest) {
             return number;
@@ -95,7 +95,7 @@ impl Places {
         number
     }
 
-    /// Frees a slot that holds nothing any more.
+    /// Frees a slot that has neither a register nor a location any more.
     fn settle(&mut self, number: u32) {
         let slot = &self.slots[number as usize];
         if slot.uses == 0 && slot.place == Where::Nowhere {
@@ -115,9 +115,9 @@ impl Places {
         number
     }
 
-    /// Returns for how many minutes a content that the remote has is known to be held by no register, none if one
-    /// holds it. The count begins with the first call since it was held or located; `minute` is a clock's, and never
-    /// goes back. A caller that calls less often than once in 45 days gets too few.
+    /// Returns for how many minutes no register has held a content of the remote; 0 if one holds
+    /// it. The count starts with the first call after it was held or located. `minute` comes from a
+    /// monotonic clock. If calls are more than 45 days apart, the result is too small.
     pub(super) fn idle_minutes(&mut self, digest: &Digest, minute: u64) -> u64 {
         let Some(number) = self.find(digest) else { return 0 };
         let slot = &mut self.slots[number as usize];
@@ -129,7 +129,7 @@ impl Places {
         (u64::from(now) + IDLE_TURN - u64::from(since.get() - 1)) % IDLE_TURN
     }
 
-    /// Begins to count anew for how long a content has no holder.
+    /// Restarts the count of minutes without a holder.
     pub(super) fn wake(&mut self, digest: &Digest) {
         if let Some(number) = self.find(digest) {
             self.slots[number as usize].idle = None;
@@ -157,7 +157,7 @@ impl Places {
         self.slots.iter().filter(|slot| slot.uses > 0).map(|slot| slot.digest)
     }
 
-    /// Puts a location in place if it is younger than what is known; returns whether it was.
+    /// Stores a location if it is younger than the known one; returns whether it was.
     pub(super) fn locate(&mut self, digest: &Digest, location: &Location) -> bool {
         let number = self.number(digest);
         let slot = &self.slots[number as usize];
@@ -196,7 +196,7 @@ impl Places {
         }
     }
 
-    /// Returns where a content is.
+    /// Returns the location of a content.
     pub(super) fn location(&self, digest: &Digest) -> Option<Location> {
         self.location_in(self.slot(digest)?)
     }
@@ -212,7 +212,7 @@ impl Places {
         Some(Location { site, size: slot.size, stored_ms: slot.stored_ms })
     }
 
-    /// Returns since when the remote has a content.
+    /// Returns when the remote's copy of a content was stored.
     pub(super) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
         let slot = self.slot(digest).filter(|slot| slot.place != Where::Nowhere)?;
         Some(slot.stored_ms)
@@ -225,14 +225,14 @@ impl Places {
             .filter_map(|(number, slot)| Some((number + 1, slot.digest, self.location_in(slot)?)))
     }
 
-    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    /// Returns where the last known frame of a pack ends; 0 for an unknown pack.
     pub(super) fn pack_end(&self, pack: &str) -> u64 {
         let number = self.names.by_text.get(pack);
         number.map_or(0, |number| self.names.all[*number as usize].end)
     }
 }
 
-/// The names of packs and commits, each kept once.
+/// The names of packs and commits, each stored once.
 #[derive(Debug, Default)]
 struct PackNames {
     all: Vec<Name>,
@@ -243,7 +243,7 @@ struct PackNames {
 #[derive(Debug)]
 struct Name {
     text: Arc<str>,
-    /// Contents that lie there.
+    /// The number of contents located there.
     members: u32,
     /// Where the last frame ends.
     end: u64,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_and_names_come_back_once_they_are_not_used() {
+    fn unused_slots_and_names_are_reused() {
         let mut places = Places::default();
         let digests: Vec<Digest> = (0..100_u8).map(|n| Digest::of(&[n])).collect();
         for round in 1..4 {

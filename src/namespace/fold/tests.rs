@@ -176,10 +176,10 @@ fn any_change() -> impl Strategy<Value = Change> {
                 attrs: Attrs { mode: ms as u32, uid: node as u32, ..Attrs::default() },
             },
             2 => Op::Put(Entry::directory(0o755, 0, 0, Time::default())),
-            // One stamp is one change: the content follows from it.
+            // One stamp is one change, so the content depends only on the stamp.
             _ => Op::Put(file(&format!("{ms}-{node}-{at}"))),
         };
-        // A stamp names one change of the whole cluster, so the kind of change is part of it.
+        // A stamp identifies one change of the whole cluster, so the kind of change is part of it.
         let stamp = Stamp { ms, counter: u32::from(what), node: NodeId(node) };
         Change { path: path(at), stamp, op }
     })
@@ -191,7 +191,7 @@ proptest! {
         changes in prop::collection::vec(any_change(), 0..40),
         seed in any::<u64>(),
     ) {
-        // One stamp per path names one change, so drop what would contradict.
+        // One stamp per path identifies one change, so contradicting changes are dropped.
         let mut seen = std::collections::HashSet::new();
         let changes: Vec<_> = changes
             .into_iter()
@@ -216,7 +216,7 @@ fn set_time(at: &str, ms: u64, secs: i64) -> Change {
     Change { path: path(at), stamp: stamp(ms, 0), op: Op::Attrs { of: stamp(1, 0), attrs } }
 }
 
-/// Returns when the directory `d` moved, where that is what it shows, after changes that come at 100, 101, ...
+/// Returns when the directory `d` moved, if it shows that, after changes that arrive at 100, 101, ...
 fn moved_after(changes: &[Change]) -> Option<i64> {
     let mut fold = Fold::new();
     for (change, secs) in changes.iter().zip(100..) {
@@ -232,15 +232,15 @@ fn a_directory_shows_the_time_it_was_given_until_its_content_changes() {
     assert_eq!(moved_after(&[made.clone(), file.clone()]), Some(101));
     assert_eq!(moved_after(&[made.clone(), file.clone(), given.clone()]), None);
     assert_eq!(moved_after(&[made.clone(), file.clone(), given.clone(), more.clone()]), Some(103));
-    // The time was given before what is there already: in the order of the stamps, not of the arrival.
+    // The given time has a later stamp than the content: stamps count, not the order of arrival.
     assert_eq!(moved_after(&[made.clone(), file.clone(), more.clone(), given.clone()]), Some(102));
     assert_eq!(moved_after(&[made.clone(), more, set_time("d", 5, 8)]), None);
-    // Content that comes after a younger time was shown moves it all the same, once.
+    // Content that arrives after a younger time was shown still moves the directory, once.
     assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone()]), Some(102));
     assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone(), given.clone()]), Some(102));
     assert_eq!(moved_after(&[made.clone(), given.clone(), file.clone(), file.clone()]), Some(102));
     assert_eq!(moved_after(&[made, given, file, set_time("d", 4, 9)]), None);
-    // One that exists only because of its content shows when that came.
+    // An implied directory shows when its content arrived.
     assert_eq!(moved_after(&[put("d/f", 2, "x")]), Some(100));
     assert_eq!(moved_after(&[put("d/f", 2, "x"), mkdir("d", 3)]), None);
 }

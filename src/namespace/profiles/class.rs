@@ -1,38 +1,38 @@
-//! What a profile says of a name: plain data.
+//! What a profile says about a name: plain data.
 //!
-//! Owns the words for the kinds of files. Must never decide what is done with them: the file system and the
-//! ledger do.
+//! Owns the words for the kinds of files. Must never decide how they are treated: the file system
+//! and the ledger do.
 
 use serde::{Deserialize, Serialize};
 
 /// What is known of one path by its names alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Class<'p> {
-    /// What kind of file has this name.
+    /// The kind of file with this name.
     pub kind: FileKind<'p>,
-    /// The test of completeness that its content can be put to when it is published.
+    /// The completeness check for its content at publish.
     pub check: Option<Check>,
-    /// What a mere use of the file changes about it.
+    /// What a mere use of the file changes.
     pub touch: Option<Touch>,
-    /// What it is in the figures of its client.
+    /// Its role in the figures of its client.
     pub counted: Option<Counted>,
 }
 
-/// A name that the figures of a client go by.
+/// A name that counts in the figures of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Counted {
-    /// The client: the place of its profile in [`Profiles::all`](super::Profiles::all).
+    /// The client: the index of its profile in [`Profiles::all`](super::Profiles::all).
     pub client: usize,
-    /// What the name is to that client.
+    /// The role of the name.
     pub role: Role,
 }
 
-/// What a name is in the figures of a client.
+/// The role of a name in the figures of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
-    /// One entry, which the client takes for one hit or one miss.
+    /// An entry: the client counts one hit or one miss for it.
     Entry,
-    /// An index that is read before the entries of its unit.
+    /// An index that the client reads before the entries of its unit.
     Index,
     /// A directory in which, or below which, entries may lie.
     Above,
@@ -41,14 +41,14 @@ pub enum Role {
 /// The kind of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FileKind<'p> {
-    /// No profile knows the name, or one says that it is nothing special.
+    /// No profile knows the name, or one declares it ordinary.
     #[default]
     Ordinary,
-    /// Never leaves the node, and appears in no other node's listing, however long its writer lives.
+    /// Never leaves the node, and is never listed on other nodes, however long its writer runs.
     Temporary,
     /// Belongs to the node: it is kept across restarts and never uploaded.
     NodeLocal,
-    /// Says by being there that something is locked.
+    /// Its existence means that something is locked.
     Lock(Scope),
     /// A version that exists is not replaced by one of the same name that was begun before it arrived.
     WriteOnce,
@@ -80,25 +80,25 @@ pub struct Part<'p> {
     pub key: UnitKey<'p>,
     /// A reader opens this one first, and takes the other members of the same version.
     pub is_entry: bool,
-    /// The publish of this one completes the unit.
+    /// Publishing this one completes the unit.
     pub is_marker: bool,
-    /// The processes whose files make one draft.
+    /// The processes whose files form one draft.
     pub writers: Writers,
 }
 
-/// The identity of a unit: of all members of one unit alike, and of no others.
+/// The identity of a unit: equal for all members of one unit, and only for those.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct UnitKey<'p> {
-    /// The rule that makes it one; the numbers hold for one set of profiles.
+    /// The rule that makes it a unit; the numbers are valid for one set of profiles.
     pub rule: u16,
-    /// How many bytes of the prefix are the directory that the unit's names are relative to. Where that is all of it,
-    /// the unit is this directory; otherwise the rest is the stem of its names, after one NUL.
+    /// How many bytes of the prefix are the directory that the unit's names are relative to. If that is
+    /// all of it, the unit is this directory; otherwise the rest is the stem of its names, after one NUL.
     pub dir_bytes: u32,
-    /// The leading bytes of the path that all members share, in the kept form of a path.
+    /// The leading bytes of the path that all members share, in the stored form of a path.
     pub prefix: &'p [u8],
 }
 
-/// The processes whose files make one draft of a unit.
+/// The processes whose files form one draft of a unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Writers {
@@ -109,13 +109,13 @@ pub enum Writers {
     Several,
 }
 
-/// A cheap test whether content is complete.
+/// A cheap check whether content is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Check {
-    /// What begins as a zstd frame is a whole one; what begins otherwise passes.
+    /// Content that begins as a zstd frame must be a whole one; other content passes.
     Zstd,
-    /// An ELF file whose headers and sections lie inside of it.
+    /// An ELF file whose headers and sections lie inside it.
     Elf,
     /// A zip archive that ends with its directory.
     Zip,
@@ -123,12 +123,12 @@ pub enum Check {
     Json,
 }
 
-/// What a mere use of a file changes about it.
+/// What a mere use of a file changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Touch {
     /// Its times are set on each hit.
     Times,
-    /// It is written anew on each hit, and says nothing but when that was. Its first version is an entry as any other.
+    /// Each hit rewrites it with nothing but the time. Its first version is an ordinary entry.
     Content,
 }

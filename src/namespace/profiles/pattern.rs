@@ -1,7 +1,7 @@
 //! Patterns of names and of paths, as profiles use them.
 //!
-//! Owns their syntax, and matching in bounded time, at worst quadratic in the path. Must never allocate while matching: the
-//! file system asks at every create.
+//! Owns their syntax, and matching in bounded time, at worst quadratic in the path. Must never
+//! allocate during matching: the file system matches at every create.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::name::TreePath;
 
-/// The most names of a path that patterns look at; what lies deeper is ordinary.
+/// The most names of a path that patterns match; deeper paths are ordinary.
 pub(super) const DEPTH_MAX: usize = 40;
 /// The longest pattern, in bytes.
 const PATTERN_BYTES_MAX: usize = 512;
 
-/// One step through a name.
+/// One element of a name pattern.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum Token {
     /// These bytes.
     Literal(Box<[u8]>),
-    /// One byte, whichever.
+    /// Any one byte.
     One,
-    /// Any run of bytes, also an empty one.
+    /// Any run of bytes, possibly empty.
     Any,
-    /// A run of bytes of a set, as long as it goes: of one length, or of at least one byte.
+    /// A maximal run of bytes of a set, either of the given length or of at least one byte.
     Run(Set, Option<usize>),
 }
 
@@ -93,9 +93,9 @@ impl NamePattern {
 
     /// Matches a whole name; returns how many bytes of it are the stem, 0 without one.
     ///
-    /// Every token but `Any` has one end for each beginning, and a later beginning never has an earlier end.
-    /// So the first place that fits what stands between two `Any` is the best one, and nothing before the
-    /// last `Any` is ever tried again.
+    /// Every token except `Any` has one end for each start, and a later start never has an earlier
+    /// end. So the first match of the tokens between two `Any` is the best one, and nothing before
+    /// the last `Any` is ever tried again.
     fn matches(&self, name: &[u8]) -> Option<usize> {
         let (mut token, mut at) = (0, 0);
         let mut retry: Option<(usize, usize)> = None;
@@ -129,7 +129,7 @@ impl NamePattern {
 }
 
 impl Token {
-    /// Returns where this token ends if it begins at `at`.
+    /// Returns where this token ends if it starts at `at`.
     fn end(&self, name: &[u8], at: usize) -> Option<usize> {
         let rest = &name[at..];
         match self {
@@ -146,7 +146,7 @@ impl Token {
 }
 
 impl NamePattern {
-    /// Returns what the names that fit begin with, given their stem, and whether that is all of them.
+    /// Returns the common prefix of all matching names with the given stem, and whether it is the whole name.
     fn beginning(&self, stem: &[u8]) -> (Vec<u8>, bool) {
         let mut bytes = Vec::new();
         let mut tokens = self.tokens.iter();
@@ -188,8 +188,8 @@ fn braced(word: &str) -> Result<Token, String> {
     Ok(Token::Run(set, length))
 }
 
-/// A pattern of the names below a directory: `**/` in front of it stands for any directories, also for none;
-/// `/**` at its end stands for itself and everything below; `**` alone matches everything.
+/// A pattern of the names below a directory. A leading `**/` matches any number of directories, including
+/// none; a trailing `/**` matches the directory itself and everything below; `**` alone matches everything.
 #[derive(Clone, Debug)]
 pub struct Pattern {
     text: Box<str>,
@@ -199,7 +199,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
     ///
@@ -237,32 +237,33 @@ impl Pattern {
         Ok(Self { text: text.into(), anywhere, names: names.into(), below })
     }
 
-    /// Reports whether it fits a path, from the first name to the last. What is deeper than 40 names fits none.
+    /// Reports whether it matches a path, from the first name to the last. Never matches paths
+    /// deeper than 40 names.
     pub fn fits_path(&self, path: &TreePath) -> bool {
         PathNames::split(path.as_bytes()).is_some_and(|names| self.matches(&names, 0).is_some())
     }
 
-    /// Returns it as it was written.
+    /// Returns the text of the pattern.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Reports whether one of its names holds `{stem}`.
+    /// Reports whether one of its names contains `{stem}`.
     pub(super) fn has_stem(&self) -> bool {
         self.names.iter().any(|name| name.has_stem)
     }
 
-    /// Reports whether it can begin at any depth.
+    /// Reports whether it can start at any depth.
     pub(super) fn is_anywhere(&self) -> bool {
         self.anywhere
     }
 
-    /// Reports whether it reaches to any depth.
+    /// Reports whether it matches at any depth below.
     pub(super) fn reaches_below(&self) -> bool {
         self.below
     }
 
-    /// Counts its names.
+    /// Returns the number of its names.
     pub(super) fn depth(&self) -> usize {
         self.names.len()
     }
@@ -281,12 +282,12 @@ impl Pattern {
         (first..=last).find_map(|at| self.fits(path, at))
     }
 
-    /// Reports whether it fits paths of one depth only.
+    /// Reports whether it matches paths of one depth only.
     pub(super) fn has_one_depth(&self) -> bool {
         !self.anywhere && !self.below
     }
 
-    /// Returns the stem of a path that it fits, which stands in one of its names.
+    /// Returns the stem in a path that it matches.
     pub(super) fn stem<'p>(&self, path: &PathNames<'p>, from: usize) -> Option<&'p [u8]> {
         self.matches(path, from)?;
         self.names.iter().enumerate().find_map(|(at, name)| {
@@ -295,12 +296,12 @@ impl Pattern {
         })
     }
 
-    /// Returns what names at a depth begin with, given the stem, and whether that is all of them.
+    /// Returns the common prefix of names at a depth, given the stem, and whether it is the whole name.
     pub(super) fn beginning(&self, depth: usize, stem: &[u8]) -> Option<(Vec<u8>, bool)> {
         self.names.get(depth).map(|name| name.beginning(stem))
     }
 
-    /// Reports whether what lies below `path` can match, by the names of `path` from `from` on.
+    /// Reports whether a path below `path` can match, by the names of `path` from `from` on.
     pub(super) fn leads_below(&self, path: &PathNames<'_>, from: usize) -> bool {
         let there = path.count - from;
         let names = self.names.iter().take(there).enumerate();
@@ -309,7 +310,7 @@ impl Pattern {
             && names.into_iter().all(|(at, name)| name.matches(path.name(from + at)).is_some())
     }
 
-    /// Matches as many names as it has from `at` on; returns the bytes of the stem.
+    /// Matches as many names as it has, from `at` on; returns the bytes of the stem.
     fn fits(&self, path: &PathNames<'_>, at: usize) -> Option<usize> {
         let mut stem = 0;
         for (offset, name) in self.names.iter().enumerate() {
@@ -318,7 +319,7 @@ impl Pattern {
         Some(stem)
     }
 
-    /// Calls `found` with every place at which what lies below a directory of this pattern begins, the
+    /// Calls `found` with each position at which the names below a matching directory start, the
     /// outermost first, until it returns something.
     pub(super) fn ends_in<T>(
         &self,
@@ -328,7 +329,7 @@ impl Pattern {
     ) -> Option<T> {
         let length = self.names.len();
         let last = if self.anywhere { path.count } else { path.count.min(from + length + 1) };
-        // What is found must have at least one name below the directory.
+        // At least one name must follow below the directory.
         (from + length..last).find_map(|end| {
             self.fits(path, end - length)?;
             found(end)
@@ -371,7 +372,7 @@ pub(super) struct PathNames<'p> {
 }
 
 impl<'p> PathNames<'p> {
-    /// Splits the kept bytes of a path; `None` for the root and for what is deeper than [`DEPTH_MAX`].
+    /// Splits the stored bytes of a path; `None` for the root and for paths deeper than [`DEPTH_MAX`].
     pub(super) fn split(path: &'p [u8]) -> Option<Self> {
         let (mut ends, mut count, mut from) = ([0; DEPTH_MAX], 0, 0);
         if path.is_empty() {
@@ -385,7 +386,7 @@ impl<'p> PathNames<'p> {
         Some(Self { path, ends, count })
     }
 
-    /// Returns where a name stands in the path's bytes.
+    /// Returns the range of a name in the path's bytes.
     fn range(&self, index: usize) -> Range<usize> {
         let from = if index == 0 { 0 } else { self.ends[index - 1] as usize + 1 };
         from..self.ends[index] as usize
@@ -412,7 +413,7 @@ mod tests {
 
     use super::*;
 
-    /// Matches the plain way, trying everything.
+    /// Matches naively, by trying everything.
     fn plain(tokens: &[Token], name: &[u8]) -> bool {
         let Some((first, rest)) = tokens.split_first() else { return name.is_empty() };
         match first {

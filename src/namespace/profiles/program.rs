@@ -1,18 +1,18 @@
-//! The part of a path that says which program it is, whatever its key.
+//! The part of a path that identifies its program, independent of the key.
 //!
-//! Owns comparing paths by it, and the search for others of a program. Must never read the tree but through the two questions
-//! that a search is given.
+//! Owns comparing paths by it, and the search for other entries of a program. Must never read the
+//! tree except through the two methods that a search is given.
 
 use super::pattern::PathNames;
 use super::{Pattern, Profiles};
 use crate::name::TreePath;
 
-/// The most names that one search looks at: a Triton that tunes itself makes thousands of directories.
+/// The most names that one search examines: a Triton that tunes itself makes thousands of directories.
 const LOOKED_MAX: usize = 20_000;
-/// How many names of a directory are asked for at a time.
+/// How many names of a directory are requested at a time.
 const BATCH: usize = 256;
 
-/// What a path says of its program.
+/// What a path shows about its program.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Program<'p> {
     /// The directory of its client.
@@ -23,17 +23,17 @@ pub struct Program<'p> {
     stem: Vec<u8>,
 }
 
-/// What a search asks of the tree.
+/// The view of the tree that a search needs.
 pub trait Tree {
-    /// Returns the names in a directory in byte order, at most `limit`: from behind `name` and all that is below it.
+    /// Returns at most `limit` names in a directory in byte order: those after `name` and everything below it.
     fn names_after(&self, dir: &TreePath, name: Option<&[u8]>, limit: usize) -> Vec<Box<[u8]>>;
 
-    /// Reports whether something is at a path that a program would find there.
+    /// Reports whether a program would find something at a path.
     fn has(&self, path: &TreePath) -> bool;
 }
 
 impl Profiles {
-    /// Returns what the profiles know of the program of a path; `None` where its names tell nothing of it.
+    /// Returns what the profiles know about the program of a path; `None` if its names do not identify one.
     pub fn program(&self, path: &TreePath) -> Option<Program<'_>> {
         let names = PathNames::split(path.as_bytes())?;
         self.clients(path).into_iter().find_map(|(profile, depth)| {
@@ -51,20 +51,20 @@ fn stem_of<'n>(pattern: &Pattern, names: &PathNames<'n>, depth: usize) -> Option
 }
 
 impl Program<'_> {
-    /// Reports whether a path below the client's directory is of the same program.
+    /// Reports whether a path below the client's directory belongs to the same program.
     pub fn has(&self, path: &TreePath) -> bool {
         let Some(names) = PathNames::split(path.as_bytes()) else { return false };
         path.is_below(&self.dir)
             && stem_of(self.pattern, &names, self.depth) == Some(self.stem.as_slice())
     }
 
-    /// Reports whether others of the program can lie below a directory.
+    /// Reports whether other entries of the program can lie below a directory.
     fn leads_on(&self, dir: &TreePath) -> bool {
         PathNames::split(dir.as_bytes())
             .is_some_and(|names| self.pattern.leads_below(&names, self.depth))
     }
 
-    /// Returns paths of the same program other than `path`, at most `most`, of the first 20,000 names on the way to them.
+    /// Returns at most `most` other paths of the same program, from the first 20,000 names on the way to them.
     pub fn others(&self, path: &TreePath, most: usize, tree: &impl Tree) -> Vec<TreePath> {
         let mut search = Search { program: self, path, most, tree, looked: 0, found: Vec::new() };
         search.look_in(&self.dir, 0);
@@ -72,7 +72,7 @@ impl Program<'_> {
     }
 }
 
-/// A search for others of a program, from the client's directory down.
+/// A search for other entries of a program, from the client's directory down.
 struct Search<'s, T> {
     program: &'s Program<'s>,
     path: &'s TreePath,
@@ -87,7 +87,7 @@ impl<T: Tree> Search<'_, T> {
         self.found.len() >= self.most || self.looked >= LOOKED_MAX
     }
 
-    /// Looks in a directory that lies `level` names below the client's.
+    /// Searches a directory that lies `level` names below the client's.
     fn look_in(&mut self, dir: &TreePath, level: usize) {
         let pattern = self.program.pattern;
         let Some((beginning, is_whole)) = pattern.beginning(level, &self.program.stem) else {
@@ -98,7 +98,7 @@ impl<T: Tree> Search<'_, T> {
         }
         let mut after: Option<Box<[u8]>> = None;
         if !beginning.is_empty() {
-            // The names behind it do not hold the beginning itself, which a `*` can end.
+            // The names after it exclude the prefix itself, which a `*` can match.
             self.look_at(dir, &beginning, level);
             after = Some(beginning.clone().into_boxed_slice());
         }
@@ -141,7 +141,7 @@ mod tests {
         text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
     }
 
-    /// Files, and how often it was asked.
+    /// Files, and the number of queries.
     #[derive(Default)]
     struct Files(BTreeSet<TreePath>, Cell<usize>);
 
@@ -197,13 +197,13 @@ mod tests {
         for (one, other, same) in [
             ("triton/A/__grp__add.json", "triton/B/__grp__add.json", true),
             ("triton/A/add.json", "triton/B/add.json", true),
-            // The list of its files is looked up, not what is in it.
+            // The list of its files is looked up, not their contents.
             ("triton/A/__grp__add.json", "triton/B/add.json", false),
             ("triton/A/__grp__add.json", "triton/B/__grp__add2.json", false),
             ("triton/A/__grp__add.json", "inductor/triton/0/B/__grp__add.json", false),
             ("inductor/triton/0/A/__grp__k.json", "inductor/triton/0/B/__grp__k.json", true),
             ("neuron/c-1/MODULE_7+a1", "neuron/c-1/MODULE_7+b2", true),
-            // Another compiler is another key, too.
+            // Another compiler means another key, too.
             ("neuron/c-1/MODULE_7+a1/model.neff", "neuron/c-2/MODULE_7+a1/model.neff", true),
             ("neuron/c-1/MODULE_7+a1/model.neff", "neuron/c-1/MODULE_7+b2/model.done", false),
             ("neuron/c-1/MODULE_7+a1/model.neff", "neuron/c-1/MODULE_71+a1/model.neff", false),
@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Returns what a search for others finds.
+    /// Returns the other paths that a search finds.
     fn others(asked: &str, files: &Files) -> Vec<TreePath> {
         let shipped = Profiles::default();
         shipped.program(&path(asked)).expect(asked).others(&path(asked), 3, files)

@@ -1,6 +1,6 @@
-//! A profile as it is written, in the file that comes with the program and in the configuration.
+//! The written form of a profile, in the file that comes with the program and in the configuration.
 //!
-//! Owns the keys of a profile and their checks. Must never hold a second form of what stands there: what is
+//! Owns the keys of a profile and their checks. Must never keep a second form of them: what is
 //! printed is what is used.
 
 use std::collections::BTreeMap;
@@ -18,105 +18,106 @@ const RULES_MAX: usize = 100;
 /// What is known of one client.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Profile {
-    /// What it is called in the configuration.
+    /// Its name in the configuration.
     pub name: String,
-    /// What people call it.
+    /// Its name for people.
     pub title: String,
-    /// Its variables that name the directory. They are one setting: if the user has set any, none is touched.
+    /// Its variables that name the directory. They are one setting: if the user has set any of
+    /// them, none is changed.
     pub variables: Vec<String>,
     /// Its directory below the mount; empty if it has none of its own.
     pub dir: String,
     /// Whether it fails, or caches nothing, when the directory is not there.
     pub needs_dir: bool,
-    /// What the user may have set that says the same in another way.
+    /// Settings of the user with the same purpose.
     pub unless: Vec<Unless>,
     /// Further variables to set along with the directory.
     pub settings: BTreeMap<String, String>,
-    /// Variables that make the client keep what compiles quickly.
+    /// Variables that make the client also cache quick compilations.
     pub short_compiles: BTreeMap<String, String>,
-    /// Further directories below the mount in which its names are known.
+    /// Further directories below the mount in which its rules apply.
     pub also: Vec<Pattern>,
-    /// What is known of its names; the first rule that fits a name says its kind.
+    /// The rules for its names; the first rule that matches a name determines its kind.
     pub rules: Vec<Rule>,
-    /// Patterns of the paths that say which program an entry is of: `{stem}` is the same, whatever the key.
+    /// Patterns that identify the program of an entry: `{stem}` is the same for all keys of a program.
     #[serde(default)]
     pub program: Vec<Pattern>,
-    /// Patterns of the names that are counted: what it opens once for each hit, and writes once for each miss.
+    /// Patterns of the counted names: those that it opens once for each hit, and writes once for each miss.
     #[serde(default)]
     pub entries: Vec<Pattern>,
-    /// How it is pointed at the mount, where a variable is not all.
+    /// How to point it at the mount, if a variable is not enough.
     pub how: String,
-    /// What has to be so for entries to be found that were made elsewhere and imported. OLD is the directory that they were
-    /// made in, NEW the one that they are in now.
+    /// Conditions under which imported entries are found. OLD is the directory in which they were
+    /// made, NEW the one in which they are now.
     pub import: String,
-    /// Further notes on it.
+    /// Further notes.
     pub notes: Vec<String>,
 }
 
-/// A setting of the user's that means hands off.
+/// A setting of the user with which hearthfs must not interfere.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Unless {
     /// The variable.
     pub variable: String,
-    /// What it has to hold; empty if it is enough that it is set.
+    /// The value that it must contain; empty if any value counts.
     #[serde(default)]
     pub holds: String,
 }
 
-/// What is known of some names of a client.
+/// A rule for some names of a client.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     /// Patterns of the names, relative to the client's directory, or to `in` below it.
     pub names: Vec<Pattern>,
-    /// What they are.
+    /// Their kind.
     pub kind: RuleKind,
-    /// Of a unit: the directory that holds its members.
+    /// For units: the directory that holds the members.
     #[serde(rename = "in", default, skip_serializing_if = "Option::is_none")]
     pub inside: Option<Pattern>,
-    /// Of a unit: the names of the members that a reader opens first.
+    /// For units: the names of the members that a reader opens first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entry: Option<Pattern>,
-    /// Of a unit: the names of the members whose publish completes it.
+    /// For units: the names of the members whose publish completes the unit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Pattern>,
-    /// Of a unit: the processes whose files make one draft.
+    /// For units: the processes whose files form one draft.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub writers: Option<Writers>,
-    /// Of a lock: which processes it excludes.
+    /// For locks: which processes are excluded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
-    /// Of a check: the format.
+    /// For checks: the format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Check>,
-    /// Of what is touched: what changes.
+    /// For touched files: what changes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changes: Option<Touch>,
-    /// What these files are, for people.
+    /// A description of these files for people.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub what: String,
 }
 
-/// The kind that a rule gives to names.
+/// The kind that a rule assigns to names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RuleKind {
-    /// Nothing special, whatever a later rule says.
+    /// Ordinary, whatever a later rule says.
     Ordinary,
     /// Never leaves the node.
     Temporary,
-    /// Belongs to the node.
+    /// Stays on the node.
     NodeLocal,
-    /// Changes on mere use. Says nothing of the kind: a later rule does.
+    /// Changes on mere use. Leaves the kind to a later rule.
     Touched,
     /// Is not replaced by an older attempt.
     WriteOnce,
     /// Makes sense only together with others.
     Unit,
-    /// Can be tested for completeness. Says nothing of the kind: a later rule does.
+    /// Has a completeness check. Leaves the kind to a later rule.
     Check,
-    /// Locks something by being there.
+    /// Its existence locks something.
     Lock,
 }
 
@@ -147,7 +148,7 @@ impl RuleKind {
         }
     }
 
-    /// Says what it means for users of the mount.
+    /// Describes what it means for users of the mount.
     pub fn meaning(self) -> &'static str {
         match self {
             Self::Ordinary => "a file as any other, whatever the rules after this one say",
@@ -177,11 +178,11 @@ impl RuleKind {
     }
 }
 
-/// Why a value of a profile is refused.
+/// Why a value of a profile was refused.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct Refused {
-    /// Where in the text of the file, in bytes; `None` if it is no single place.
+    /// The position in the text of the file, in bytes; `None` if it is not a single place.
     pub at: Option<usize>,
     /// What is wrong, and what is allowed.
     pub reason: String,
@@ -221,8 +222,8 @@ fn read<T: for<'a> Deserialize<'a>>(value: Spanned<DeValue<'_>>) -> Result<T, Re
 }
 
 impl Profile {
-    /// Takes one key as it is written. `also` is added to what is there, `rules` go before those that are
-    /// there; everything else replaces. `enabled` is not for here.
+    /// Sets one key from its written form. `also` is appended to the present value, `rules` go
+    /// before the present ones; every other key replaces the value. `enabled` is handled elsewhere.
     pub(super) fn set(&mut self, key: &str, value: Spanned<DeValue<'_>>) -> Result<(), Refused> {
         match key {
             "title" => self.title = read(value)?,
@@ -252,7 +253,7 @@ impl Profile {
         Ok(())
     }
 
-    /// Checks what no single key can know.
+    /// Checks conditions that involve several keys.
     pub(super) fn check(&self) -> Result<(), Refused> {
         let names = self.variables.iter();
         let names = names.chain(self.unless.iter().map(|unless| &unless.variable));
@@ -279,7 +280,7 @@ impl Profile {
         self.roots().map(|_| ())
     }
 
-    /// Returns the directories in which its names are known.
+    /// Returns the directories in which its rules apply.
     pub(super) fn roots(&self) -> Result<Vec<Pattern>, Refused> {
         let mut roots = Vec::new();
         if !self.dir.is_empty() {
@@ -306,7 +307,7 @@ impl Profile {
     }
 }
 
-/// Checks a pattern that tells programs apart.
+/// Checks a pattern that identifies programs.
 fn check_program(pattern: &Pattern) -> Result<(), Refused> {
     let text = pattern.text();
     let reason = match () {

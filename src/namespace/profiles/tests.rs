@@ -1,4 +1,4 @@
-//! The names that the real programs use, and what is made of them.
+//! The file names of real programs, and how they are classified.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn path(text: &str) -> TreePath {
     text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
 }
 
-/// Says in one line what a path is.
+/// Describes in one line how a path is classified.
 fn said(profiles: &Profiles, text: &str) -> String {
     let path = path(text);
     let class = profiles.classify(&path);
@@ -77,7 +77,7 @@ fn names_of_numba() {
         ),
         ("x/__pycache__/t.f-2.py311.1.nbc", "marker of x/__pycache__/t.f-2.py311"),
         ("x/__pycache__/t.f-2.py311.nbi", "entry of x/__pycache__/t.f-2.py311"),
-        // Elsewhere they are files as any other.
+        // Elsewhere they are ordinary files.
         ("x/t.f-2.py311.nbi", "ordinary"),
         ("t.f-2.py311.12.nbc", "ordinary"),
         ("numba/d/t.f-2.py311.nbi.tmp.H16", "temporary"),
@@ -126,7 +126,7 @@ fn names_of_vllm() {
             "member of vllm/torch_compile_cache/abc/rank_0_0/backbone",
         ),
         ("vllm/torch_compile_cache/abc/rank_0_0/inductor_cache/ab/c.py", "write-once"),
-        // Below a directory of TorchInductor's nothing is a member of vLLM's.
+        // Below a directory of TorchInductor, no file is a member of a unit of vLLM.
         ("vllm/torch_compile_cache/abc/rank_0_0/inductor_cache/other", "ordinary"),
         (
             "vllm/torch_compile_cache/abc/rank_0_0/triton_cache/H64/k.ptx",

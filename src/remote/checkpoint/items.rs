@@ -13,7 +13,7 @@ use crate::namespace::{Attrs, Entry, EntryKind, Location, Register, Site, Time, 
 use crate::remote::{keys, validate};
 use crate::stamp::{NodeId, Stamp};
 
-/// The kind of an entry, in the lowest bits of what begins a register.
+/// The bits of a register's first byte that hold the kind of its entry.
 const KIND_BITS: u8 = 0b111;
 const TOMBSTONE: u8 = 0;
 const FILE: u8 = 1;
@@ -23,10 +23,11 @@ const SPECIAL: u8 = 4;
 const HAS_ATTR_STAMP: u8 = 1 << 3;
 const HAS_LINK: u8 = 1 << 4;
 const HAS_LOCATION: u8 = 1 << 5;
-/// In what begins attributes.
+/// The bit of the first byte of attributes that says that extended attributes follow.
 const HAS_XATTRS: u8 = 1;
 const HAS_ATIME: u8 = 2;
-/// What begins a location; from `PACKS_FROM` on it is the number of a pack that was told.
+/// The first number of a location in an object. From `PACKS_FROM` on, it is the index of a pack
+/// that was written before.
 const OBJECT: u64 = 0;
 const INLINE: u64 = 1;
 const NEW_PACK: u64 = 2;
@@ -34,7 +35,7 @@ const PACKS_FROM: u64 = 3;
 /// Names hold the milliseconds of a stamp in 12 hexadecimal digits.
 const NAME_MS_MAX: u64 = (1 << 48) - 1;
 
-/// What the next value is told by its difference from.
+/// The values from which the next item is encoded as a difference.
 #[derive(Debug, Default)]
 struct LastItem {
     ms: u64,
@@ -94,7 +95,7 @@ impl Encoder {
         self.path.extend_from_slice(&bytes[shared..]);
     }
 
-    /// Returns whether a reader will take it.
+    /// Appends a register; returns whether a reader will accept it.
     pub(super) fn register(
         &mut self,
         path: &TreePath,
@@ -188,7 +189,7 @@ impl Encoder {
         validate::attrs(&early.attrs).is_ok()
     }
 
-    /// Returns whether a reader will take it: names are those of ours.
+    /// Appends a location; returns whether a reader will accept it. Readers accept only names of our form.
     pub(super) fn content(&mut self, digest: &Digest, location: &Location) -> bool {
         self.out.raw(digest.as_bytes());
         self.location(location, 0)
@@ -229,7 +230,7 @@ impl Encoder {
     }
 }
 
-/// Reads the items of one frame. `None` is what no writer makes.
+/// Reads the items of one frame. `None` means that no writer makes such bytes.
 #[derive(Debug, Default)]
 pub(super) struct Decoder {
     path: Vec<u8>,
@@ -255,7 +256,7 @@ impl Decoder {
         Some(Stamp { ms, counter, node })
     }
 
-    /// A stamp that is the name of an object.
+    /// Reads a stamp that is the name of an object.
     pub(super) fn name(&mut self, items: &mut In<'_>) -> Option<Stamp> {
         self.stamp(items).filter(|stamp| stamp.ms <= NAME_MS_MAX)
     }

@@ -13,16 +13,16 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::frame::WINDOW_LOG_MAX;
 use crate::stamp::Stamp;
 
-/// Reads a checkpoint from anything that gives bytes.
+/// Reads a checkpoint from any reader of bytes.
 ///
-/// Every error means that none of it counts, what was yielded before included: `Corrupt` when it is
-/// damaged or was not written whole, `Invalid` when it is of a newer version or larger than any that we
-/// read, and what reading failed with otherwise.
+/// After any error the caller must discard everything, including the items that were yielded
+/// before. The error is `Corrupt` for a damaged or incomplete checkpoint, `Invalid` for a newer
+/// version or one above the limits, and otherwise the error of the reader.
 pub struct CheckpointReader<R: Read> {
     from: R,
     head: CheckpointHead,
     section: CheckpointSection,
-    /// The items of the frame, and how far they were read.
+    /// The items of the frame, and the position of the next one.
     items: Vec<u8>,
     at: usize,
     decoder: Decoder,
@@ -102,21 +102,21 @@ impl<R: Read> CheckpointReader<R> {
         Ok(reader)
     }
 
-    /// Returns what it says of itself.
+    /// Returns the checkpoint's description of itself.
     pub fn head(&self) -> &CheckpointHead {
         &self.head
     }
 
-    /// Returns how much was read; how much there is, once [`CheckpointReader::next`] gave `None`.
+    /// Returns how much was read so far. After [`CheckpointReader::next`] returned `None`, that is all.
     pub fn counts(&self) -> CheckpointCounts {
         self.counts
     }
 
-    /// Reads the next item; `None` at the end, when all that came before is known to be whole.
+    /// Reads the next item. Returns `None` at the end; then all earlier items are known to be whole.
     ///
     /// # Errors
     ///
-    /// `Corrupt` for damage, disorder or an end that is missing; `Invalid` above the limits.
+    /// `Corrupt` for damage, wrong order or a missing end; `Invalid` above the limits.
     #[expect(
         clippy::should_implement_trait,
         reason = "a caller that ignores an error takes half for all"
@@ -157,7 +157,7 @@ impl<R: Read> CheckpointReader<R> {
         Ok(Some(item))
     }
 
-    /// Counts an item and checks its place.
+    /// Counts an item and checks the order.
     fn note(&mut self, item: &CheckpointItem) -> Result<()> {
         let ascends = match item {
             CheckpointItem::Commit(stamp) => {
@@ -188,7 +188,7 @@ impl<R: Read> CheckpointReader<R> {
             u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes")) as usize
         };
         let (raw, size) = (number(1), number(5));
-        // Before anything is allocated: the sum can be checked only after that.
+        // Checked before allocating: the sum can only be checked afterwards.
         if raw == 0
             || raw > FRAME_BYTES_MAX
             || size > zstd::zstd_safe::compress_bound(FRAME_BYTES_MAX)
@@ -213,7 +213,7 @@ impl<R: Read> CheckpointReader<R> {
         CheckpointSection::of(head[0]).ok_or_else(unreadable)
     }
 
-    /// Checks that everything was there and that nothing follows.
+    /// Checks the counts, and that nothing follows.
     fn end(&mut self) -> Result<()> {
         let mut items = In(&self.items);
         let mut told = [0; 5];

@@ -190,7 +190,7 @@ proptest! {
 
     #[test]
     fn no_frame_that_sums_up_panics(items in vec(any::<u8>(), 1..300), section in 0_u8..9) {
-        // A user who can write below the prefix can make sums too.
+        // A user who can write below the prefix can compute sums too.
         let empty = CheckpointWriter::new(Vec::new(), &HEAD).expect("memory");
         let mut bytes = empty.finish().expect("memory").0;
         let end = bytes.len() - last_frame(&bytes);
@@ -258,10 +258,10 @@ fn many_items_make_many_frames_and_few_bytes() {
     let items = many(30_000);
     let bytes = encode(&HEAD, &items);
     assert!(frames(&bytes).len() > 5, "{} frames", frames(&bytes).len());
-    // The digest takes 32, and half of what is left are the nanoseconds.
+    // The digest takes 32 bytes, and half of the rest are the nanoseconds.
     assert!(bytes.len() < 30_000 * 56, "{} bytes each", bytes.len() / 30_000);
     assert_eq!(decode(&bytes).expect("whole").1, items);
-    // Frames that were left out, or stand in each other's place.
+    // Frames that are missing, or in the wrong order.
     let sizes = frames(&bytes);
     let start: usize = HEAD_BYTES + sizes[..2].iter().sum::<usize>();
     let without = [&bytes[..start], &bytes[start + sizes[2]..]].concat();

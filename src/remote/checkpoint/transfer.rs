@@ -1,6 +1,7 @@
-//! Moving checkpoints: listed, and between the store and a file.
+//! Listing checkpoints, and moving them between the store and a file.
 //!
-//! Must never hold a whole one in memory, nor call what arrived whole: the reader finds out.
+//! Must never hold a whole checkpoint in memory, and never report a downloaded one as valid: its
+//! reader checks that.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -20,7 +21,7 @@ use crate::remote::trouble::Trouble;
 use crate::remote::verb::Verb;
 use crate::task;
 
-/// The most checkpoints that are listed: an upper bound for memory, which nothing comes near.
+/// The most checkpoints that are listed: a bound for memory, far above what occurs.
 const CHECKPOINTS_LISTED_MAX: usize = 500_000;
 /// Bytes that are gathered before they are written.
 const CHUNK_BYTES: usize = 1 << 20;

@@ -1,14 +1,14 @@
-//! The primitives of a frame: numbers, byte strings, and what items of one frame share.
+//! The primitives of a frame: numbers, byte strings, and the values that items of one frame share.
 //!
-//! Owns how a value is told by its difference from the one before, or by a number that stands for one
-//! that was told. All of it begins anew with each frame, so that no table grows with the checkpoint.
+//! Owns encoding a value as a difference from the one before, or as the index of an equal one. All
+//! state starts afresh with each frame, so that no table grows with the checkpoint.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
 use super::FRAME_BYTES_MAX;
 
-/// Tells values that come again by their number.
+/// Replaces repeated values by their index.
 #[derive(Debug)]
 pub(super) struct Repeated<T>(HashMap<T, u64>);
 
@@ -17,7 +17,7 @@ impl<T: Hash + Eq> Repeated<T> {
         Self(HashMap::new())
     }
 
-    /// Returns the number of a value that was told; otherwise notes it, and the caller tells it.
+    /// Returns the index of a value that was written before. Otherwise records it, and the caller writes it.
     pub(super) fn number(&mut self, value: T) -> Option<u64> {
         let next = self.0.len() as u64;
         let number = *self.0.entry(value).or_insert(next);
@@ -34,7 +34,7 @@ impl Out {
         self.0.push(byte);
     }
 
-    /// Seven bits a byte, the lowest first.
+    /// Writes a number, seven bits per byte, lowest first.
     pub(super) fn number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.0.push(value as u8 | 0x80);
@@ -43,7 +43,7 @@ impl Out {
         self.0.push(value as u8);
     }
 
-    /// The difference, with its sign in the lowest bit; it may wrap.
+    /// Writes a difference with its sign in the lowest bit; it may wrap.
     pub(super) fn difference(&mut self, value: u64, from: u64) {
         let by = value.wrapping_sub(from) as i64;
         self.number(((by << 1) ^ (by >> 63)) as u64);
@@ -53,14 +53,14 @@ impl Out {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Its length, then the bytes.
+    /// Writes the length and then the bytes.
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
         self.raw(bytes);
     }
 }
 
-/// Reads the items of a frame. `None` is what cannot be: the frame is not what a writer made.
+/// Reads the items of a frame. `None` means that no writer makes such a frame.
 #[derive(Debug)]
 pub(super) struct In<'a>(pub(super) &'a [u8]);
 

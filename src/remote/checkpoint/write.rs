@@ -14,13 +14,14 @@ use crate::name::TreePath;
 use crate::namespace::{Location, Register};
 use crate::stamp::Stamp;
 
-/// Digests do not compress, and the rest does at once: harder costs time and saves little.
+/// Digests do not compress, and level 1 already compresses the rest well. Higher levels cost time
+/// and save little.
 const LEVEL: i32 = 1;
 
-/// Writes a checkpoint to anything that takes bytes, in pieces of less than a mebibyte.
+/// Writes a checkpoint to any writer of bytes, in pieces of less than a mebibyte.
 ///
-/// What is put must come in the order of [`CheckpointItem`](super::CheckpointItem)'s variants, commits
-/// and registers each in ascending order. What was written is a checkpoint only after
+/// Items must come in the order of [`CheckpointItem`](super::CheckpointItem)'s variants, commits
+/// and registers each in ascending order. The bytes are a checkpoint only after
 /// [`CheckpointWriter::finish`].
 pub struct CheckpointWriter<W: Write> {
     to: W,
@@ -99,7 +100,7 @@ impl<W: Write> CheckpointWriter<W> {
         self.added(true)
     }
 
-    /// Adds how far a run was folded.
+    /// Adds how far an incarnation was folded.
     ///
     /// # Errors
     ///
@@ -110,7 +111,7 @@ impl<W: Write> CheckpointWriter<W> {
         self.added(true)
     }
 
-    /// Adds what is known of a path, with the place of its content.
+    /// Adds the register of a path, with the location of its content.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl<W: Write> CheckpointWriter<W> {
         self.added(good)
     }
 
-    /// Adds the place of a content that no register carries.
+    /// Adds the location of a content that no register carries.
     ///
     /// # Errors
     ///
@@ -155,7 +156,7 @@ impl<W: Write> CheckpointWriter<W> {
         self.added(good)
     }
 
-    /// Ends the checkpoint; returns where it was written to, how much it holds, and its size in bytes.
+    /// Ends the checkpoint; returns the writer, the counts, and the size in bytes.
     ///
     /// # Errors
     ///
@@ -171,7 +172,7 @@ impl<W: Write> CheckpointWriter<W> {
         Ok((self.to, self.counts, self.bytes))
     }
 
-    /// Goes on to a section.
+    /// Starts a section, or continues it.
     fn enter(&mut self, section: CheckpointSection) -> Result<()> {
         if section == self.section {
             return Ok(());

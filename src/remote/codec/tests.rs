@@ -161,7 +161,7 @@ fn unhex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// Wraps raw bytes as a commit with a right checksum, as a writer with bad intent would.
+/// Wraps raw bytes as a commit with a right checksum, as a malicious writer would.
 fn wrap(raw: &[u8], version: u16, size: u32) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&version.to_le_bytes());
@@ -211,7 +211,7 @@ fn limits_hold_against_a_right_checksum() {
 }
 
 #[test]
-fn a_count_is_not_believed() {
+fn a_claimed_count_is_not_trusted() {
     let mut raw = raw_of(&Commit { packs: vec![], blobs: vec![], ..sample() });
     let none = raw_of(&Commit {
         packs: vec![],

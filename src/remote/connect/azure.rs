@@ -1,6 +1,6 @@
 //! The client of an Azure Blob Storage container.
 //!
-//! Owns where it is reached and which of Azure's ways to credentials is taken. Must never take a
+//! Owns the choice of the endpoint and of one of Azure's ways to credentials. Must never take a
 //! credential from anywhere else.
 
 use std::path::PathBuf;
@@ -16,11 +16,11 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::credentials::Followed;
 use crate::remote::credentials::azure::{CliFile, ConnectionString};
 
-/// What to do about credentials that the store refuses.
+/// Advice when the store refuses the credentials.
 pub(super) const REFUSED: &str = "the credentials are refused: check AZURE_STORAGE_ACCOUNT_KEY, the \
     times of AZURE_STORAGE_SAS_TOKEN, or the identity, which needs the role Storage Blob Data Contributor";
 
-/// What to do where there are none.
+/// Advice when there are no credentials.
 const WANTED: &str = "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN or \
     AZURE_STORAGE_CONNECTION_STRING, or AZURE_CLIENT_ID, AZURE_TENANT_ID and AZURE_CLIENT_SECRET, or name \
     a key in ~/.azure/config, or run where a managed identity gives them";
@@ -30,7 +30,7 @@ const CONNECTION_STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 /// The key that every emulator has.
 const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
-/// Where it listens.
+/// The address of the emulator.
 const EMULATOR_URL: &str = "http://127.0.0.1:10000";
 
 /// Makes the client.
@@ -87,8 +87,8 @@ pub(super) fn open(
     Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
 }
 
-/// Takes the variables that the library knows. The address says which container of which account, and
-/// where they are is found by us.
+/// Takes over the variables that the library knows. Container and account come from the address,
+/// and the endpoint from our own search.
 fn settings(env: &Environment) -> MicrosoftAzureBuilder {
     use AzureConfigKey as Key;
     env.settings::<Key>().fold(MicrosoftAzureBuilder::new(), |builder, (key, value)| match key {
@@ -101,7 +101,7 @@ fn settings(env: &Environment) -> MicrosoftAzureBuilder {
     })
 }
 
-/// Reports whether the variables name a way to credentials; refuses half of one.
+/// Reports whether the variables configure credentials; refuses an incomplete set.
 fn is_named(builder: &MicrosoftAzureBuilder) -> Result<bool> {
     use AzureConfigKey as Key;
     let has = |key: Key| builder.get_config_value(&key).is_some();
@@ -140,7 +140,7 @@ fn cli_file(account: &str, env: &Environment) -> Result<Option<CliFile>> {
     }
 }
 
-/// Returns the address of the account, if it is not in Azure's public cloud.
+/// Returns the endpoint of the account, if it is not in Azure's public cloud.
 pub(super) fn endpoint(
     account: &str,
     said: &ConnectionString,

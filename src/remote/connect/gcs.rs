@@ -1,6 +1,6 @@
 //! The client of a Google Cloud Storage bucket.
 //!
-//! Owns where it is reached and which of Google's ways to credentials is taken. Must never take a
+//! Owns the choice of the endpoint and of one of Google's ways to credentials. Must never take a
 //! credential from anywhere else.
 
 use std::path::PathBuf;
@@ -18,11 +18,11 @@ use crate::remote::credentials::google::{KeyFile, base_url};
 use crate::remote::credentials::{CredentialFiles as _, Followed};
 use crate::remote::trouble::Trouble;
 
-/// What to do about credentials that the store refuses.
+/// Advice when the store refuses the credentials.
 pub(super) const REFUSED: &str = "the credentials are refused: check GOOGLE_APPLICATION_CREDENTIALS and \
     the role on the bucket, which has to allow what Storage Object User does";
 
-/// What to do where there are none.
+/// Advice when there are no credentials.
 const WANTED: &str = "set GOOGLE_APPLICATION_CREDENTIALS to the file of a key, or run `gcloud auth \
     application-default login`, or run where the metadata server gives them";
 
@@ -32,20 +32,20 @@ const GOOGLE: &str = "https://storage.googleapis.com";
 /// Where credentials come from.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum CredentialWay {
-    /// None are sent.
+    /// No credentials are sent.
     None,
-    /// A token that was fetched elsewhere.
+    /// A token that another program fetched.
     Token(String),
-    /// A key in a variable.
+    /// A key in an environment variable.
     Key(String),
-    /// A file.
+    /// A credentials file.
     File(PathBuf),
     /// The metadata server, which workload identity uses too.
     Instance,
 }
 
 impl CredentialWay {
-    /// Finds it in the order in which Google's own libraries look.
+    /// Finds the source in the order in which Google's own libraries look.
     pub(super) fn find(options: &RemoteOptions, env: &Environment) -> Self {
         let emulated = options.endpoint.is_none() && env.get("STORAGE_EMULATOR_HOST").is_some();
         if emulated || env.is_true("GOOGLE_SKIP_SIGNATURE") {
@@ -73,7 +73,7 @@ impl CredentialWay {
         {
             return Self::File(file);
         }
-        // A token of the instance does not belong onto a line that is not encrypted.
+        // An instance's token must not be sent over an unencrypted connection.
         let endpoint = options.endpoint.clone().or_else(|| env.get("GOOGLE_BASE_URL"));
         if is_plain(endpoint.as_deref()) { Self::None } else { Self::Instance }
     }
@@ -88,7 +88,7 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
     Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
 }
 
-/// Makes the way to the bucket's description.
+/// Makes the access to the bucket's description.
 pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
     let way = CredentialWay::find(with.options, with.env);
     let endpoint = endpoint(&way, with)?;
@@ -110,7 +110,7 @@ fn base(
     endpoint: Option<&str>,
     with: &With<'_>,
 ) -> Result<GoogleCloudStorageBuilder> {
-    // Nothing is signed for others here; without this the library would make a client for it.
+    // We sign nothing for others; without this the library would make a client for it.
     let signing = GcpSigningCredential { email: String::new(), private_key: None };
     let mut builder = GoogleCloudStorageBuilder::new()
         .with_client_options(with.client(endpoint)?)
@@ -156,7 +156,7 @@ fn token(bearer: String) -> GcpCredentialProvider {
     Arc::new(StaticCredentialProvider::new(GcpCredential { bearer }))
 }
 
-/// Returns the server, if it is not Google's own.
+/// Returns the endpoint, if it is not Google's own.
 fn endpoint(way: &CredentialWay, with: &With<'_>) -> Result<Option<String>> {
     let mut named = with.options.endpoint.clone();
     if named.is_none()

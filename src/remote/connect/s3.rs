@@ -1,6 +1,6 @@
 //! The client of an S3 bucket.
 //!
-//! Owns where it is reached and which of the AWS ways to credentials is taken. Must never take a
+//! Owns the choice of the endpoint and of one of the AWS ways to credentials. Must never take a
 //! credential from anywhere else.
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use crate::remote::bucket_api::{BucketApi, Pass};
 use crate::remote::credentials::Followed;
 use crate::remote::credentials::aws::ProfileFiles;
 
-/// What to do about credentials that the store refuses.
+/// Advice when the store refuses the credentials.
 pub(super) const REFUSED: &str = "the credentials are refused: check AWS_ACCESS_KEY_ID, AWS_PROFILE and \
     the policy, which has to allow GetObject, PutObject and ListBucket";
 
-/// What to do where there are none.
+/// Advice when there are no credentials.
 const WANTED: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or run where \
     instance metadata gives them";
 
@@ -34,7 +34,7 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
     Ok(Arc::new(builder.with_credentials(provider).build().map_err(|e| with.failed(&e))?))
 }
 
-/// Makes the way to the bucket's settings.
+/// Makes the access to the bucket's settings.
 pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
     let place = BucketAddress::find(bucket, with.options, with.env)?;
     let builder = base(bucket, &place, with)?;
@@ -64,7 +64,7 @@ fn credentials(builder: &AmazonS3Builder, with: &With<'_>) -> Result<AwsCredenti
     Ok(Arc::new(CredentialError { inner, wanted: WANTED }))
 }
 
-/// Where a bucket is reached.
+/// The endpoint and the region of a bucket.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BucketAddress {
     pub(super) endpoint: Option<String>,
@@ -90,7 +90,7 @@ impl BucketAddress {
             .or_else(|| env.first(&["AWS_REGION", "AWS_DEFAULT_REGION"]))
             .or_else(|| profile.get("region").cloned())
             .unwrap_or_else(|| "us-east-1".to_owned());
-        // A dot in a bucket's name does not fit the certificates of host names.
+        // Host names with a dot in the bucket's name do not match the certificates.
         let path_style =
             options.path_style.unwrap_or_else(|| endpoint.is_some() || bucket.contains('.'));
         let endpoint = match endpoint {
@@ -102,7 +102,7 @@ impl BucketAddress {
     }
 }
 
-/// Puts the bucket into the host name of an endpoint where it belongs there.
+/// Puts the bucket into the host name of an endpoint, if it belongs there.
 fn place_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
     let mut url = endpoint_of(text)?;
     if !path_style {
@@ -118,7 +118,7 @@ fn place_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
 fn base(bucket: &str, place: &BucketAddress, with: &With<'_>) -> Result<AmazonS3Builder> {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in with.env.settings::<AmazonS3ConfigKey>() {
-        // Time limits of the client are ours to set; all else is as people know it.
+        // We set the client's time limits ourselves; all other variables have their usual effect.
         if key != AmazonS3ConfigKey::Client(ClientConfigKey::Timeout) {
             builder = builder.with_config(key, value);
         }
@@ -139,7 +139,7 @@ fn base(bucket: &str, place: &BucketAddress, with: &With<'_>) -> Result<AmazonS3
     Ok(builder)
 }
 
-/// Takes the shared files as the source, where the variables name nothing that goes before them.
+/// Takes the shared files as the source, unless the variables name something that takes precedence.
 fn from_files(env: &Environment) -> Result<Option<ProfileFiles>> {
     let keys = env.first(&["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"]);
     let identity = env.get("AWS_WEB_IDENTITY_TOKEN_FILE").zip(env.get("AWS_ROLE_ARN"));

@@ -1,12 +1,12 @@
-//! Where credentials come from, in words.
+//! Describes where credentials come from.
 //!
-//! Owns the names of variables and files by which a person finds them. Must never print what is in them.
+//! Owns the names of variables and files by which a person finds them. Must never print their contents.
 
 use super::{Environment, RemoteOptions, gcs, s3};
 use crate::config::RemoteUrl;
 use crate::remote::credentials::aws::ProfileFiles;
 
-/// Says where the credentials for an address come from; `None` for a directory.
+/// Describes where the credentials for an address come from; `None` for a directory.
 pub(in crate::remote) fn source(
     url: &RemoteUrl,
     options: &RemoteOptions,
@@ -20,14 +20,14 @@ pub(in crate::remote) fn source(
     }
 }
 
-/// Says which region a bucket is asked in; `None` where there are none.
+/// Returns the region in which a bucket is addressed; `None` if the cloud has no regions.
 pub(in crate::remote) fn region(
     url: &RemoteUrl,
     options: &RemoteOptions,
     env: &Environment,
 ) -> Option<String> {
     let RemoteUrl::S3 { bucket, .. } = url else { return None };
-    // What is wrong with the place is said where it is used.
+    // Errors of the endpoint are reported where it is used.
     s3::BucketAddress::find(bucket, options, env).ok().map(|place| place.region)
 }
 

@@ -69,7 +69,7 @@ fn client(url: &str, options: &RemoteOptions, all: &[(&str, &str)]) -> Result<()
 const S3: &str = "s3://bkt";
 const GCS: &str = "gs://bkt";
 const AZURE: &str = "az://acc/con";
-/// A home without files.
+/// A home directory without configuration files.
 const NO_HOME: (&str, &str) = ("HOME", "/nonexistent");
 
 #[test]
@@ -101,7 +101,7 @@ fn clients_are_made_without_a_network() {
     }
 }
 
-/// A key such as emulators take.
+/// A key in the form that emulators accept.
 const KEY_WITHOUT_OAUTH: &str = "{\"gcs_base_url\":\"http://127.0.0.1:1\",\"disable_oauth\":true,\
     \"client_email\":\"\",\"private_key\":\"\",\"private_key_id\":\"\"}";
 

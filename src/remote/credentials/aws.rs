@@ -1,6 +1,6 @@
-//! The files that the AWS tools share.
+//! The configuration files that the AWS tools share.
 //!
-//! Owns `credentials` and `config` of one profile. Must never take part of a credential.
+//! Owns `credentials` and `config` of one profile. Must never accept an incomplete credential.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,17 +12,17 @@ use super::ini::{self, Section};
 use super::{CredentialFiles, Provider};
 use crate::error::{Error, Kind, Result};
 
-/// Ways to get credentials that a profile can name and that we do not take.
+/// Ways to get credentials that a profile can name and that we do not support.
 const OTHER_WAYS: [&str; 5] =
     ["credential_process", "sso_session", "sso_start_url", "role_arn", "source_profile"];
 
-/// Where the files are, and which profile counts.
+/// Where the files are, and which profile to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::remote) struct ProfileFiles {
     pub(in crate::remote) credentials: PathBuf,
     pub(in crate::remote) config: PathBuf,
     pub(in crate::remote) profile: String,
-    /// This profile was asked for, so it has to be there.
+    /// This profile was asked for by name, so it has to exist.
     pub(in crate::remote) asked: bool,
 }
 
@@ -42,7 +42,7 @@ impl ProfileFiles {
         })
     }
 
-    /// Reads the profile; what the credentials file says goes before the other.
+    /// Reads the profile; the credentials file takes precedence over the other.
     pub(in crate::remote) fn section(&self) -> Result<Section> {
         let mut config = ini::read(&self.config)?;
         let named = format!("profile {}", self.profile);
@@ -60,7 +60,7 @@ impl ProfileFiles {
         }
     }
 
-    /// Takes the credentials out of a profile; `None` when it has none and need not have any.
+    /// Takes the credentials out of a profile; `None` if it has none and may have none.
     pub(in crate::remote) fn credential(&self, profile: &Section) -> Result<Option<AwsCredential>> {
         let get = |key: &str| profile.get(key).filter(|value| !value.is_empty()).cloned();
         match (get("aws_access_key_id"), get("aws_secret_access_key")) {

@@ -13,19 +13,19 @@ use super::{CredentialFiles, Provider};
 use crate::error::{Error, Kind, Result};
 use crate::remote::trouble::Trouble;
 
-/// What a connection string says, as far as we need it.
+/// The parts of a connection string that we need.
 #[derive(Default, PartialEq, Eq)]
 pub(in crate::remote) struct ConnectionString {
     pub(in crate::remote) account: Option<String>,
     pub(in crate::remote) key: Option<String>,
     pub(in crate::remote) sas: Option<String>,
     pub(in crate::remote) endpoint: Option<String>,
-    /// It stands for the emulator on this machine.
+    /// It means the emulator on this machine.
     pub(in crate::remote) emulator: bool,
 }
 
 impl ConnectionString {
-    /// Reads one; `place` names where it stands. It must be of `account`.
+    /// Parses a connection string of `account`; `place` says where it was found.
     pub(in crate::remote) fn read(text: &str, account: &str, place: &str) -> Result<Self> {
         let mut found = Self::default();
         let (mut scheme, mut suffix) = ("https".to_owned(), None);
@@ -73,7 +73,7 @@ pub(in crate::remote) struct CliFile {
 }
 
 impl CliFile {
-    /// Finds the file; `None` where it is not there or has nothing for this account.
+    /// Finds the file; `None` if it does not exist or has nothing for this account.
     pub(in crate::remote) fn find(dir: &Path, account: &str) -> Result<Option<Self>> {
         let file = Self { path: dir.join("config"), account: account.to_owned() };
         Ok(file.credential(&file.section()?)?.is_some().then_some(file))
@@ -83,7 +83,7 @@ impl CliFile {
         Ok(ini::read(&self.path)?.remove("storage").unwrap_or_default())
     }
 
-    /// Takes the credential out of the section; one of another account is not meant for us.
+    /// Takes the credential out of the section; ignores one of another account.
     fn credential(&self, section: &Section) -> Result<Option<AzureCredential>> {
         let get = |name: &str| section.get(name).filter(|value| !value.is_empty()).cloned();
         let (mut key, mut sas) = (get("key"), get("sas_token"));

@@ -1,6 +1,6 @@
 //! The files in which Google Cloud keeps credentials.
 //!
-//! Owns telling their kinds apart and naming those that cannot be used. Must never show what they hold.
+//! Owns telling their kinds apart and naming those that cannot be used. Must never show their contents.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use super::{CredentialFiles, Provider, read_text};
 use crate::error::{Error, Kind, Result};
 use crate::remote::trouble::Trouble;
 
-/// A file with a service account's key, or with what `gcloud auth application-default login` left.
+/// A file with a service account's key, or one written by `gcloud auth application-default login`.
 pub(in crate::remote) struct KeyFile {
     path: PathBuf,
-    /// Makes the client of which the credentials are taken; has none of its own.
+    /// Makes the client whose credentials are used; has no credentials of its own.
     builder: GoogleCloudStorageBuilder,
 }
 
@@ -66,14 +66,14 @@ impl CredentialFiles for KeyFile {
     }
 }
 
-/// Returns the server that a key names, as keys for emulators do.
+/// Returns the endpoint that a key names, as keys for emulators do.
 pub(in crate::remote) fn base_url(path: &Path) -> Result<Option<String>> {
     let Some(text) = read_text(path)? else { return Ok(None) };
     Ok(json(path, &text)?["gcs_base_url"].as_str().map(str::to_owned))
 }
 
 fn json(path: &Path, text: &str) -> Result<Value> {
-    // The error of the parser is left out: it may quote the text.
+    // The parser's error is left out: it may quote secrets.
     match serde_json::from_str(text) {
         Ok(value @ Value::Object(_)) => Ok(value),
         _ => Err(refusal(path, "is not a JSON object")),

@@ -11,13 +11,13 @@ use crate::error::Result;
 /// The settings of one section.
 pub(in crate::remote) type Section = BTreeMap<String, String>;
 
-/// Reads a file; one that is not there has no sections.
+/// Reads a file; a missing one has no sections.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Section>> {
     Ok(read_text(path)?.map(|text| parse(&text)).unwrap_or_default())
 }
 
-/// Reads sections of `key = value` lines. Lines that are indented belong to the setting before them
-/// and say nothing that we need; keys are compared in lower case, as the tools do.
+/// Reads sections of `key = value` lines. Indented lines belong to the setting before them, and we
+/// need none of them. Keys are compared in lower case, as the tools do.
 fn parse(text: &str) -> BTreeMap<String, Section> {
     let mut sections: BTreeMap<String, Section> = BTreeMap::new();
     let mut section: Option<String> = None;
@@ -43,7 +43,7 @@ fn parse(text: &str) -> BTreeMap<String, Section> {
     sections
 }
 
-/// Makes `profile   "a b"` and `profile a b` one spelling.
+/// Normalizes `profile   "a b"` and `profile a b` to one spelling.
 fn section_name(text: &str) -> String {
     let text = text.trim();
     let plain = |name: &str| name.trim().trim_matches(['"', '\'']).to_owned();
@@ -53,7 +53,7 @@ fn section_name(text: &str) -> String {
     }
 }
 
-/// A remark at the end of a line needs white space before it, as a secret may hold `#`.
+/// Removes a remark at the end of a line. It must follow white space, because a secret may hold `#`.
 fn without_remark(value: &str) -> &str {
     let cut = [" #", " ;", "\t#", "\t;"].iter().filter_map(|mark| value.find(mark)).min();
     value[..cut.unwrap_or(value.len())].trim_end()

@@ -1,7 +1,7 @@
-//! A bucket as S3 documents it, in the memory and the time of a simulation.
+//! A bucket that behaves as S3 documents it, in the memory and the virtual time of a simulation.
 //!
-//! Owns what a request costs there: time, a place in the rate of its prefix, and money. Must never look at the machine's
-//! clock, nor let a request through beyond the rates.
+//! Owns what a request costs: time, a share of the rate of its prefix, and money. Must never read
+//! the machine's clock, and never let a request exceed the rates.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -31,16 +31,16 @@ use crate::remote::verb::Verb;
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// Keys on one page of a list, and in one deletion of several.
+/// Keys on one page of a list, and in one deletion request.
 const PAGE_KEYS: usize = 1000;
 /// The folder of commits, and the object that announces them.
 const LOG: &str = "log";
 const HEAD: &str = "head";
 
-/// What the bucket and the line to it can do.
+/// The speed and rates of the bucket and of the line to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// What a request takes on average; single ones take a quarter less or more.
+    /// The average time of a request; single ones take up to a quarter less or more.
     pub latency: Duration,
     /// Bytes that the line of one node moves in a second.
     pub line_bytes_per_s: u64,
@@ -51,7 +51,7 @@ pub struct Terms {
 }
 
 impl Default for Terms {
-    /// What S3 documents, 20 ms a request, and a line of 1 Gbit/s.
+    /// The rates that S3 documents, 20 ms a request, and a line of 1 Gbit/s.
     fn default() -> Self {
         Self {
             latency: Duration::from_millis(20),
@@ -62,21 +62,21 @@ impl Default for Terms {
     }
 }
 
-/// What was asked of the bucket.
+/// The requests that the bucket has received.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bill {
-    /// What was answered, by kind.
+    /// Requests that were answered, by kind.
     pub requests: Requests,
-    /// Requests that were refused with 503 for the rate of their prefix. They cost nothing.
+    /// Requests that were refused with 503 because of the rate of their prefix. They cost nothing.
     pub refused: u64,
-    /// Keys that lists told.
+    /// Keys that lists returned.
     pub listed: u64,
-    /// The most requests of one prefix in one second, refused ones included: those that read, and those that write.
+    /// The most requests of one prefix in one second, refused ones included: reads, and writes.
     pub peak: [u32; 2],
 }
 
 impl Bill {
-    /// Returns what was asked since an earlier bill; the peak is that of all time.
+    /// Returns the requests since an earlier bill; the peak is that of the whole time.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let (now, then) = (&self.requests, &before.requests);
@@ -110,14 +110,15 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What each prefix was asked in the present second.
+    /// The requests to each prefix in the present second.
     seconds: HashMap<String, Second>,
     refused: u64,
     listed: u64,
     peak: [u32; 2],
     /// Commits that no head has announced yet.
     unannounced: HashMap<Stamp, Bytes>,
-    /// Those that were announced since they were taken last, each with the time of that in milliseconds.
+    /// Commits announced since the last call that took them, each with the time of its announcement
+    /// in milliseconds.
     commits: Vec<(u64, Bytes)>,
 }
 
@@ -125,7 +126,7 @@ struct State {
 #[derive(Debug, Default)]
 struct Second {
     number: u64,
-    /// Those that read, and those that write.
+    /// Reads, and writes.
     counts: [u32; 2],
 }
 
@@ -136,7 +137,7 @@ impl SimulatedBucket {
         Self(Arc::new(Inner { store, clock, terms, answered, state: Mutex::default() }))
     }
 
-    /// Makes the remote of one node, with faults of its own. It learns the store's time when it is checked.
+    /// Makes the remote of one node, with faults of its own. It learns the store's time in its check.
     pub fn remote(
         &self,
         faults: &Arc<Faults>,
@@ -147,24 +148,25 @@ impl SimulatedBucket {
         remote_over(Arc::new(self.clone()), faults, options, clock, node)
     }
 
-    /// Returns what was asked so far.
+    /// Returns the requests so far.
     pub fn bill(&self) -> Bill {
         let state = self.0.state.lock();
         let State { refused, listed, peak, .. } = *state;
         Bill { requests: self.0.answered.read(), refused, listed, peak }
     }
 
-    /// Forgets the peaks so far.
+    /// Resets the peaks.
     pub fn reset_peak(&self) {
         self.0.state.lock().peak = [0; 2];
     }
 
-    /// Returns the commits that were announced since the last call, each with the time of that in milliseconds.
+    /// Returns the commits that were announced since the last call, each with the time of its
+    /// announcement in milliseconds.
     pub fn take_commits(&self) -> Vec<(u64, Bytes)> {
         std::mem::take(&mut self.0.state.lock().commits)
     }
 
-    /// Returns how many objects lie in a folder, and their bytes. Costs nothing.
+    /// Returns how many objects lie in a folder, and their bytes. Costs no request.
     pub async fn holds(&self, folder: &str) -> (u64, u64) {
         let sum = |(count, bytes), meta: ObjectMeta| async move { (count + 1, bytes + meta.size) };
         let all = self.0.inside().list(Some(&Path::from(folder)));
@@ -177,7 +179,7 @@ impl Inner {
         self.store.store()
     }
 
-    /// Answers a request in its time, or refuses it.
+    /// Delays a request by its time, or refuses it.
     async fn admit(&self, key: &str, verb: Verb) -> object_store::Result<()> {
         let latency = self.terms.latency;
         let part = (task::random_u64() % 1000) as u32;
@@ -203,7 +205,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Waits while bytes are on the line.
+    /// Waits while bytes pass over the line.
     async fn carry(&self, bytes: u64) {
         let ms = bytes * 1000 / self.terms.line_bytes_per_s;
         if ms > 0 {
@@ -211,7 +213,7 @@ impl Inner {
         }
     }
 
-    /// Notes commits, and when they are announced.
+    /// Records written commits, and when they are announced.
     fn note_written(&self, at: &Path, written: Bytes) {
         let (now_ms, mut state) = (self.clock.wall_ms(), self.state.lock());
         let State { unannounced, commits, .. } = &mut *state;
@@ -226,7 +228,7 @@ impl Inner {
         }
     }
 
-    /// Answers a list page by page, each of them a request.
+    /// Returns a list page by page, with one request for each page.
     fn pages(
         self: Arc<Self>,
         prefix: Option<&Path>,

@@ -1,7 +1,7 @@
 //! A store in memory with a clock of its own.
 //!
-//! Owns the time at which each object was stored, so that a test can let months pass, and the rule that
-//! deletes by age. Must never look at the machine's clock unless it was given that.
+//! Owns the time at which each object was stored, so that a test can let months pass, and the rule
+//! that deletes by age. Must never read the machine's clock unless it was given that one.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -38,18 +38,17 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// Makes an empty store that lives by the machine's clock.
+    /// Makes an empty store that uses the machine's clock.
     pub fn new() -> Self {
         Self::with_clock(Clock::system())
     }
 
-    /// Makes an empty store that lives by a clock of the test's.
+    /// Makes an empty store that uses the given clock.
     pub fn with_clock(clock: Clock) -> Self {
         Self(Arc::new(TimedStore { inner: InMemory::new(), times: StoredTimes::new(clock) }))
     }
 
-    /// Makes a remote of it, with faults of its own or shared ones, that takes its clock for right until
-    /// it is checked.
+    /// Makes a remote of it, with its own or shared faults, that trusts its clock until it is checked.
     pub fn remote(
         &self,
         faults: &Arc<Faults>,
@@ -62,7 +61,7 @@ impl MemoryStore {
         remote
     }
 
-    /// As [`MemoryStore::remote`], for a clock that is not to be trusted.
+    /// As [`MemoryStore::remote`], but does not trust its clock.
     pub fn stranger(
         &self,
         faults: &Arc<Faults>,
@@ -78,7 +77,7 @@ impl MemoryStore {
         self.0.clone()
     }
 
-    /// Replaces the bytes of an object, or makes it; for damage.
+    /// Replaces or creates an object; for tests of damage.
     pub async fn overwrite(&self, key: &str, bytes: Vec<u8>) {
         let put = self.0.put_opts(&Path::from(key), bytes.into(), PutOptions::default()).await;
         put.expect("memory takes everything");
@@ -103,14 +102,14 @@ impl MemoryStore {
         keys
     }
 
-    /// Returns how many bytes lie below a folder; all with an empty name.
+    /// Returns the total bytes below a folder; of all folders for an empty name.
     pub async fn bytes(&self, folder: &str) -> u64 {
         let all = self.objects().await;
         let there = all.iter().filter(|meta| meta.location.as_ref().starts_with(folder));
         there.map(|meta| meta.size).sum()
     }
 
-    /// Deletes what is older than `age`, as a bucket's lifecycle rule does. The format object stays.
+    /// Deletes objects older than `age`, as a bucket's lifecycle rule does. Keeps the format object.
     pub async fn expire(&self, age: Duration) {
         let now_ms = self.0.times.clock.wall_ms() as i64;
         for meta in self.objects().await {

@@ -18,7 +18,7 @@ fn first(commits: impl IntoIterator<Item = (Stamp, Option<Bytes>)>) -> LogHead {
     LogHead::after(None, commits, NOW_MS)
 }
 
-/// Gives a changed head a checksum that fits.
+/// Appends the right checksum to a changed head.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(bytes.len() - SUM_BYTES);
     let sum = blake3::hash(&bytes);
@@ -83,7 +83,7 @@ fn a_head_tells_what_was_announced_after_an_earlier_one() {
 }
 
 #[test]
-fn a_head_stays_small_and_says_from_where_on_it_tells_all() {
+fn a_head_stays_small_and_names_its_first_complete_number() {
     let many = (0..HEAD_COMMITS_MAX as u64).map(|n| commit(NOW_MS + n, 10));
     let full = first(many);
     assert_eq!((full.commits.len(), full.from), (HEAD_COMMITS_MAX, 1));
@@ -113,7 +113,7 @@ fn a_head_stays_small_and_says_from_where_on_it_tells_all() {
 }
 
 #[test]
-fn what_was_announced_is_not_lacking_though_it_was_pushed_out() {
+fn commits_pushed_out_of_a_head_count_as_announced() {
     let (one, two, three) = (commit(NOW_MS, 4), commit(NOW_MS + 1, 4), commit(NOW_MS + 2, 4));
     let of = |node, ms| Stamp { node: NodeId(node), ms, ..one.0 };
     let head = first([two.clone()]);

@@ -1,18 +1,18 @@
-//! The policy of an Azure storage account, which we can only print: Azure keeps it in its management API,
-//! out of reach of a holder of the keys of the storage.
+//! The policy of an Azure storage account. We can only print it: Azure keeps it in its management
+//! API, which the keys of the storage do not open.
 //!
-//! Owns the text of the policy and of the commands. Must never promise that they were run.
+//! Owns the text of the policy and of the commands. Must never suggest that they were run.
 
 use serde_json::{Value, json};
 
 use super::rule::{BucketRule, NONCURRENT_DAYS};
 use crate::digest::Digest;
 
-/// Returns the policy with our rule alone; `None` when entries live for ever, which needs none.
+/// Returns the policy with our rule alone; `None` if entries live for ever and need no rule.
 pub(super) fn policy(container: &str, rule: &BucketRule) -> Option<Value> {
     let days = rule.days?;
     let places: Vec<_> = rule.places.iter().map(|place| format!("{container}/{place}")).collect();
-    // A name may hold letters, digits and dashes, and nothing tells two prefixes apart but it.
+    // A name may hold only letters, digits and dashes, and only the name distinguishes two prefixes.
     let digest = Digest::of(places.join("\n").as_bytes()).to_string();
     Some(json!({
         "rules": [{
@@ -30,7 +30,7 @@ pub(super) fn policy(container: &str, rule: &BucketRule) -> Option<Value> {
     }))
 }
 
-/// Returns how to set it, a line each.
+/// Returns the commands that set it, one per line.
 pub(super) fn commands(account: &str) -> Vec<String> {
     vec![
         format!(
@@ -44,7 +44,7 @@ pub(super) fn commands(account: &str) -> Vec<String> {
     ]
 }
 
-/// Returns what there is to know beside.
+/// Returns what else is worth knowing.
 pub(super) fn advice() -> Vec<String> {
     vec![
         "an account has one policy, and the second command replaces all of it: where the first prints \

@@ -3,8 +3,8 @@
 //! Owns the order of requests, and what happens when another program changes the rules at the same time.
 //! Must never write rules that were not read just before, and never write when nothing has to change.
 //!
-//! A write is never just repeated. One of which no answer came may have been carried out, and another program
-//! may have changed the rules since: they are read again first.
+//! A write is never simply repeated. A write without an answer may have been carried out, and
+//! another program may have changed the rules since, so the rules are read again first.
 
 use std::time::Duration;
 
@@ -21,18 +21,17 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::bucket_api::{Ask, BucketApi, rest};
 use crate::remote::xml;
 
-/// How often rules are read and written anew when a write does not come through, or another program changes
-/// them in between.
+/// How often rules are read and written again after a write failed or another program changed them in between.
 const ROUNDS_MAX: u32 = 4;
-/// How often written rules are read back until they show.
+/// How many times written rules are read back until they show.
 const READ_BACK_MAX: u32 = 5;
-/// The pause before the second such look; each further one is twice as long.
+/// The pause before the second read; each further one is twice as long.
 const READ_BACK_PAUSE: Duration = Duration::from_millis(250);
-/// The one setting of a rule that stands in no rule but in a header, of reading and writing alike: to
-/// leave it out of a write sets it back.
+/// The one setting that is not in a rule but in a header, for reads and writes alike. A write
+/// without the header resets it.
 const SIZES: &str = "x-amz-transition-default-minimum-object-size";
 
-/// Whose API a bucket has.
+/// The API of a bucket's cloud.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Api {
     S3,
@@ -48,23 +47,23 @@ pub(super) struct Bucket {
     pub(super) url: String,
 }
 
-/// What the bucket's rules are at one moment.
+/// The rules of a bucket at one moment.
 #[derive(Debug)]
 pub(super) enum RulesSeen {
     /// As S3 has them.
     S3 {
         rules: s3::Rules,
         versions: Versioning,
-        /// What the header of their own said.
+        /// The value of the header with the setting outside the rules.
         sizes: Option<String>,
     },
     /// As Google has them.
     Gcs(gcs::GcsBucket),
-    /// The store knows no rules; why we think so.
+    /// The store has no rules; the text says why we think so.
     Unsupported(String),
 }
 
-/// What is to become of ours.
+/// What a change makes of our rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     There,
@@ -97,7 +96,7 @@ impl RulesSeen {
         }
     }
 
-    /// Returns what is not ours, in a form that can be compared.
+    /// Returns the rules of others, in a form that can be compared.
     fn foreign(&self, rule: &BucketRule) -> Vec<String> {
         match self {
             Self::S3 { rules, .. } => rules.foreign_canonical(rule),
@@ -106,7 +105,7 @@ impl RulesSeen {
         }
     }
 
-    /// Returns what the store does not keep of our rules, and need not.
+    /// Describes a part of our rules that the store drops harmlessly.
     pub(super) fn drops(&self, rule: &BucketRule) -> Option<String> {
         let Self::S3 { rules, .. } = self else { return None };
         rules.drops_aborts(rule).then(|| {
@@ -175,7 +174,7 @@ impl Bucket {
         };
         let rules = match s3::Rules::read(text) {
             Ok(rules) => rules,
-            // Some servers do not look at the query, and list the bucket.
+            // Some servers ignore the query, and list the bucket.
             Err(_) if text.contains("<ListBucketResult") => {
                 let why = "it answers a question for them with a list of objects".to_owned();
                 return Ok(RulesSeen::Unsupported(why));
@@ -186,7 +185,7 @@ impl Bucket {
         Ok(RulesSeen::S3 { rules, versions, sizes })
     }
 
-    /// Asks whether the bucket keeps versions. Not to be told is no reason to stop.
+    /// Asks whether the bucket keeps versions. A refusal does not stop us.
     async fn versions(&self) -> Versioning {
         let what = "read the versioning";
         let ask = self.ask(what, Method::GET, "?versioning", "s3:GetBucketVersioning");
@@ -204,12 +203,12 @@ impl Bucket {
         }
     }
 
-    /// Makes our rules what they should be; returns whether anything had to be changed.
+    /// Makes our rules what they should be; returns whether anything was changed.
     pub(super) async fn apply(&self, rule: &BucketRule) -> Result<bool> {
         self.reach(Goal::There, rule).await
     }
 
-    /// Takes our rules away; returns whether there were any.
+    /// Removes our rules; returns whether there were any.
     pub(super) async fn remove(&self, rule: &BucketRule) -> Result<bool> {
         self.reach(Goal::Gone, rule).await
     }
@@ -217,7 +216,7 @@ impl Bucket {
     async fn reach(&self, goal: Goal, rule: &BucketRule) -> Result<bool> {
         let (mut trouble, mut unsure) = (None, None);
         for round in 0..=ROUNDS_MAX {
-            // After the last write, too, the rules are read back.
+            // The rules are read back after the last write, too.
             let written = round == ROUNDS_MAX;
             if written && unsure.is_none() {
                 break;
@@ -272,7 +271,7 @@ impl Bucket {
         }))
     }
 
-    /// Describes the write that makes of what was seen what is wanted.
+    /// Describes the write that turns the rules seen into those wanted.
     fn writing(&self, seen: &RulesSeen, goal: Goal, rule: &BucketRule) -> Ask {
         let what = "write the lifecycle rules";
         match seen {
@@ -298,7 +297,7 @@ impl Bucket {
         }
     }
 
-    /// Describes the writing of a document; none is the deletion of what is there.
+    /// Describes the write of a document; `None` deletes the present one.
     fn writing_s3(&self, body: Option<String>, sizes: Option<&String>) -> Ask {
         let (what, permission) = ("write the lifecycle rules", "s3:PutLifecycleConfiguration");
         let Some(body) = body else {
@@ -313,8 +312,8 @@ impl Bucket {
         Ask { headers, body, ..ask }
     }
 
-    /// Puts back what was there when a store has made more of our rules than we wrote. If ours were so
-    /// before, because an earlier run could not put back anything, they go.
+    /// Restores the earlier rules after a store gave our rules a wider effect than we wrote. If
+    /// they already had it, because an earlier run could not restore anything, they are removed.
     async fn undo(&self, before: &RulesSeen, now: &RulesSeen, rule: &BucketRule) -> Result<()> {
         let (RulesSeen::S3 { rules, .. }, RulesSeen::S3 { rules: old, sizes, .. }) = (now, before)
         else {
@@ -327,8 +326,8 @@ impl Bucket {
         let body = if again { old.without(rule) } else { old.before().map(str::to_owned) };
         let ask = self.writing_s3(body, sizes.as_ref());
         let mut undone = false;
-        // Here it is repeated as it is: a rule that deletes what belongs to others is worse than a change of
-        // theirs that is lost.
+        // This write is repeated as it is: a rule that deletes what belongs to others is worse than
+        // a lost change of theirs.
         for round in 0..ROUNDS_MAX {
             if round > 0 {
                 rest(round).await;
@@ -354,7 +353,7 @@ impl Bucket {
         Err(Error::new(Kind::Invalid, op))
     }
 
-    /// Says that it is not known what the store has made of what we wrote.
+    /// Returns the error that the result of our write is unknown.
     fn unchecked(&self, what: &str, error: &Error) -> Error {
         let op = format!(
             "the rules of {} {what}, and it could not be checked what the store has made of them: {}; look \
@@ -374,8 +373,8 @@ impl Bucket {
         Error::new(Kind::Busy, op)
     }
 
-    /// Looks whether what was written is there, and whether the rules of others still are: the store has
-    /// no condition for a write, so that of another program may have come in between.
+    /// Checks that our write took effect, and that the rules of others are still there. The store
+    /// has no conditional write, so another program's write may have come in between.
     async fn read_back(&self, before: &RulesSeen, goal: Goal, rule: &BucketRule) -> Result<()> {
         let (mut pause, mut look) = (READ_BACK_PAUSE, 0);
         loop {
@@ -416,7 +415,7 @@ fn unreadable(ask: &Ask, problem: &str) -> Error {
     Error::new(Kind::Corrupt, format!("{}: the answer cannot be read: {problem}", ask.op))
 }
 
-/// Says that a store has no rules, and what does their work instead.
+/// Returns the error that a store has no rules, with what does their work instead.
 pub(super) fn unsupported(url: &str, why: &str) -> Error {
     let op = format!(
         "the store of {url} knows no lifecycle rules ({why}); `hearthfs gc {url}` deletes by the same age"

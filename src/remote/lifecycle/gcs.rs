@@ -1,7 +1,7 @@
 //! The rules of a bucket of Google Cloud Storage: a list inside the bucket's description.
 //!
-//! Owns how ours are written and recognised there, the reading of those of others, and what else of a
-//! bucket matters for a cache. Pure: must never ask a store, and never change a rule that is not ours.
+//! Owns how ours are written and recognised there, the reading of those of others, and what else about a
+//! bucket matters for a cache. Pure: must never send a request, and never change a rule that is not ours.
 
 use serde_json::{Map, Value, json};
 
@@ -12,14 +12,14 @@ const DELETE: &str = "Delete";
 const ABORT: &str = "AbortIncompleteMultipartUpload";
 const MOVE: &str = "SetStorageClass";
 
-/// What we ask of a bucket's description.
+/// The fields of a bucket's description that we request.
 pub(super) const FIELDS: &str =
     "metageneration,lifecycle,versioning,softDeletePolicy,storageClass,location,autoclass";
 
-/// A bucket, as it describes itself.
+/// The description of a bucket.
 #[derive(Debug)]
 pub(super) struct GcsBucket {
-    /// Moves with every change of the description; a write names the one that it saw.
+    /// Changes with every change of the description; a write names the value that it saw.
     pub(super) metageneration: String,
     description: Value,
     rules: Vec<Value>,
@@ -52,7 +52,7 @@ impl GcsBucket {
         self.rules.len() - self.foreign(rule)
     }
 
-    /// Returns all that is not ours, each in one form, in the order that the bucket gives it.
+    /// Returns everything that is not ours, in a canonical form, in the order of the bucket.
     pub(super) fn foreign_canonical(&self, rule: &BucketRule) -> Vec<String> {
         self.rules.iter().filter(|found| !is_ours(found, rule)).map(Value::to_string).collect()
     }
@@ -67,7 +67,7 @@ impl GcsBucket {
         written(rule, self.keeps_versions())
     }
 
-    /// Says what our rules lack; nothing when all are as they should be.
+    /// Lists what our rules lack; empty if all are as they should be.
     pub(super) fn lacks(&self, rule: &BucketRule) -> Vec<String> {
         let mut ours: Vec<_> = self.rules.iter().filter(|found| is_ours(found, rule)).collect();
         let mut lacks = Vec::new();
@@ -109,13 +109,13 @@ impl GcsBucket {
         all.filter_map(|(index, found)| effect(found, index + 1)).collect()
     }
 
-    /// Returns the change that makes our rules what they should be: all rules, as a write replaces the
-    /// list. Those of others are as they were, in their order.
+    /// Returns the change that makes our rules what they should be. A write replaces the list, so
+    /// it has all rules; those of others are unchanged and in their order.
     pub(super) fn with(&self, rule: &BucketRule) -> Value {
         self.replaced(rule, self.written(rule))
     }
 
-    /// Returns the change that takes ours away.
+    /// Returns the change that removes our rules.
     pub(super) fn without(&self, rule: &BucketRule) -> Value {
         self.replaced(rule, Vec::new())
     }
@@ -130,7 +130,7 @@ impl GcsBucket {
             }
         }
         all.extend(new.into_iter().flatten());
-        // What else is said of the lifecycle some day stays too.
+        // Fields that a later API may add to the lifecycle stay too.
         let mut lifecycle = match &self.description["lifecycle"] {
             Value::Object(lifecycle) => lifecycle.clone(),
             _ => Map::new(),
@@ -139,7 +139,7 @@ impl GcsBucket {
         json!({ "lifecycle": lifecycle })
     }
 
-    /// Says what else of this bucket costs time or money for a cache.
+    /// Lists what else about this bucket costs time or money for a cache.
     pub(super) fn advice(&self, name: &str) -> Vec<String> {
         let mut advice = Vec::new();
         let kept = &self.description["softDeletePolicy"]["retentionDurationSeconds"];
@@ -175,12 +175,12 @@ impl GcsBucket {
     }
 }
 
-/// Writes a change as it is sent.
+/// Serializes a change for sending.
 pub(super) fn text(change: &Value) -> String {
     serde_json::to_string_pretty(change).expect("plain data always encodes")
 }
 
-/// What to say of a bucket that could not be asked.
+/// Returns the advice for a bucket that could not be read.
 pub(super) fn advice_unseen(name: &str) -> Vec<String> {
     vec![
         "make the bucket in the region of the machines: each miss waits for the way there"
@@ -210,8 +210,8 @@ pub(super) fn written(rule: &BucketRule, versions: bool) -> Vec<Value> {
     all
 }
 
-/// Rules have no names here: ours are those that do what ours do, below exactly our places, with
-/// whatever number of days.
+/// Reports whether a rule is ours. Rules have no names here: ours have our action and exactly our
+/// places, with any number of days.
 fn is_ours(found: &Value, rule: &BucketRule) -> bool {
     let Some(condition) = found["condition"].as_object() else { return false };
     let action = found["action"].as_object().filter(|action| action.len() == 1);
@@ -232,7 +232,7 @@ fn places_are_ours(condition: &Map<String, Value>, rule: &BucketRule) -> bool {
     found == ours
 }
 
-/// Reports whether two rules of ours say the same; the order of the prefixes says nothing.
+/// Reports whether two rules of ours are equal; the order of the prefixes does not matter.
 fn same(found: &Value, wanted: &Value) -> bool {
     let number = |rule: &Value, name: &str| rule["condition"][name].as_u64();
     found["action"] == wanted["action"]
@@ -259,8 +259,8 @@ fn effect(rule: &Value, number: usize) -> Option<Other> {
     };
     let empty = Map::new();
     let condition = rule["condition"].as_object().unwrap_or(&empty);
-    // These hold only for versions that are not current, or for objects that carry a time of their own;
-    // ours do not.
+    // These conditions hold only for noncurrent versions, or for objects that carry a time of their
+    // own; ours do not.
     let never = [
         "daysSinceNoncurrentTime",
         "noncurrentTimeBefore",

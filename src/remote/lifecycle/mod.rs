@@ -20,7 +20,7 @@ use super::connect::{self, Environment, RemoteOptions};
 use crate::config::{RemoteUrl, format_age};
 use crate::error::Result;
 
-/// How many faults one line names.
+/// How many faults one line lists.
 const SAID_MAX: usize = 3;
 
 /// The rules for one address and one expiry.
@@ -38,14 +38,14 @@ enum RulesPlace {
     Dir,
 }
 
-/// What the rules of a bucket do, compared with what they should.
+/// The rules of a bucket, compared with what they should be.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct RulesCheck {
     /// The address.
     pub url: String,
     /// The expiry that it was compared with.
     pub expiry: String,
-    /// Why there are no rules to look at.
+    /// Why there are no rules to check.
     pub unsupported: Option<String>,
     /// Whether any rule of ours is there.
     pub present: bool,
@@ -53,17 +53,17 @@ pub struct RulesCheck {
     pub lacks: Vec<String>,
     /// What rules of others do that they should not.
     pub contradictions: Vec<String>,
-    /// What is worth knowing beside.
+    /// What else is worth knowing.
     pub notes: Vec<String>,
 }
 
 impl RulesCheck {
-    /// Reports whether ours is there and nothing deletes sooner.
+    /// Reports whether our rules are there and nothing deletes sooner.
     pub fn agrees(&self) -> bool {
         self.unsupported.is_none() && self.lacks.is_empty() && self.contradictions.is_empty()
     }
 
-    /// Returns what disagrees, a sentence each.
+    /// Returns the disagreements, one sentence each.
     pub fn faults(&self) -> Vec<String> {
         let mut all = self.contradictions.clone();
         if self.present || self.lacks.is_empty() {
@@ -78,7 +78,7 @@ impl RulesCheck {
         all
     }
 
-    /// Says in one line what disagrees and what to do; `None` when nothing does.
+    /// Describes in one line what disagrees and what to do; `None` if nothing does.
     pub fn disagreement(&self) -> Option<String> {
         let mut all = self.faults();
         if all.is_empty() {
@@ -99,7 +99,7 @@ impl RulesCheck {
 }
 
 impl Lifecycle {
-    /// Prepares to work on the rules for an address; the expiry is that of the options. Makes no request.
+    /// Prepares to work on the rules for an address; the expiry comes from the options. Makes no request.
     ///
     /// # Errors
     ///
@@ -119,12 +119,12 @@ impl Lifecycle {
         Ok(Self { url: url.clone(), rule, place })
     }
 
-    /// Compares the rules that are there with what they should be. Writes nothing.
+    /// Compares the present rules with what they should be. Writes nothing.
     ///
     /// # Errors
     ///
-    /// `Denied` when the account may not read the rules, `Unavailable` or `TimedOut` without an answer, `Corrupt` for
-    /// one that cannot be read.
+    /// `Denied` when the account may not read the rules, `Unavailable` or `TimedOut` without an
+    /// answer, `Corrupt` for an unreadable answer.
     pub async fn verify(&self) -> Result<RulesCheck> {
         let mut report = RulesCheck {
             url: self.url.to_string(),
@@ -148,8 +148,8 @@ impl Lifecycle {
         Ok(report)
     }
 
-    /// Makes our rules what they should be, and leaves all others; returns whether anything had to be
-    /// written. A directory has none, and needs nothing.
+    /// Makes our rules what they should be, and leaves all others; returns whether anything had to
+    /// be written. A directory needs no rules.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl Lifecycle {
         }
     }
 
-    /// Takes our rules away, and leaves all others; returns whether there were any.
+    /// Removes our rules, and leaves all others; returns whether there were any.
     ///
     /// # Errors
     ///
@@ -174,7 +174,7 @@ impl Lifecycle {
         }
     }
 
-    /// Returns why there are no rules to write for this address, where that is so by its kind.
+    /// Returns why this kind of address has no rules to write, if so.
     pub fn without_rules(&self) -> Option<String> {
         let url = &self.url;
         match &self.place {

@@ -1,4 +1,4 @@
-//! What would be written for an address, told in advance.
+//! A preview of what would be written for an address.
 //!
 //! Owns the sentences of a plan. Must never write anything to a store.
 
@@ -11,28 +11,28 @@ use super::{Lifecycle, RulesPlace, azure, gcs};
 use crate::config::{RemoteUrl, format_age};
 use crate::error::Result;
 
-/// What would be written, and what there is to know beside.
+/// What would be written, and related advice.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RulesPlan {
     /// The address.
     pub url: String,
-    /// The expiry that it is for: `30d`, `never`.
+    /// The expiry that the rules are for: `30d`, `never`.
     pub expiry: String,
-    /// What would be sent, to the byte; `None` where there is nothing to send.
+    /// The exact bytes that would be sent; `None` if there is nothing to send.
     pub document: Option<String>,
-    /// What it does, a sentence each.
+    /// What the rules do, one sentence each.
     pub summary: Vec<String>,
-    /// What else to do about the bucket.
+    /// Advice about other settings of the bucket.
     pub advice: Vec<String>,
-    /// Commands that do what we cannot.
+    /// Commands for what we cannot do ourselves.
     pub commands: Vec<String>,
-    /// Why the bucket's present rules are not known.
+    /// Why the bucket's present rules are unknown.
     pub trouble: Option<String>,
 }
 
 impl Lifecycle {
-    /// Says what would be written. A bucket that cannot be asked is no failure: the plan is then that
-    /// for one without rules.
+    /// Describes what would be written. If the bucket cannot be read, that is no failure: the plan
+    /// then assumes one without rules.
     pub async fn plan(&self) -> RulesPlan {
         let mut plan = RulesPlan {
             url: self.url.to_string(),
@@ -98,7 +98,7 @@ impl Lifecycle {
     }
 }
 
-/// Stands for a bucket that could not be asked.
+/// Stands for a bucket that could not be read.
 fn blank(api: Api) -> RulesSeen {
     let none = "nothing is a bucket without rules";
     match api {
@@ -157,7 +157,7 @@ fn summary(rule: &BucketRule, seen: &RulesSeen) -> Vec<String> {
     all
 }
 
-/// Says what rules are there now.
+/// Describes the present rules.
 fn now(seen: &RulesSeen, rule: &BucketRule) -> String {
     let (ours, others) = seen.counts(rule);
     let count = |number: usize| match number {

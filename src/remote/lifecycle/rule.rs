@@ -1,22 +1,22 @@
-//! The rule that a bucket should have, and what the rules that it has would do.
+//! The rules that a bucket should have, and the effects of those that it has.
 //!
-//! Owns the arithmetic of ages and prefixes, and the words for what disagrees. Pure: must never ask a
-//! store, and never know how one writes its rules.
+//! Owns the arithmetic of ages and prefixes, and the words for disagreements. Pure: must never send
+//! a request, and never depend on how a store writes its rules.
 
 use std::time::Duration;
 
 use crate::config::format_duration;
 use crate::remote::keys;
 
-/// What lies below a prefix and may age out. The format object is not among it: it is written once, and
-/// says what the prefix is.
+/// The folders below a prefix that may age out. The format object is not among them: it is written
+/// once, and identifies the prefix.
 const PLACES: [&str; 5] = [keys::LOG, keys::PACKS, keys::BLOBS, keys::CHECKPOINTS, keys::PROBES];
 
-/// Days after which the parts of an upload that was begun and not finished are removed. An upload ends
-/// within minutes; the rest is for people who look at one.
+/// Days after which the parts of an unfinished upload are removed. An upload ends within minutes;
+/// the longer time is for people who examine one.
 pub(super) const ABORT_DAYS: u64 = 3;
-/// Days after which a version is removed that is not current any more, where a bucket keeps versions.
-/// What hearthfs has deleted it never asks for again.
+/// Days after which a noncurrent version is removed, if a bucket keeps versions. hearthfs never
+/// reads again what it has deleted.
 pub(super) const NONCURRENT_DAYS: u64 = 1;
 
 const DAY: Duration = Duration::from_hours(24);
@@ -24,11 +24,11 @@ const DAY: Duration = Duration::from_hours(24);
 /// What should hold below one prefix of a bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BucketRule {
-    /// The names of all our objects but the format object begin with one of these.
+    /// The name of each of our objects, except the format object, begins with one of these.
     pub(super) places: Vec<String>,
     /// How long entries live; `None` is for ever.
     pub(super) expiry: Option<Duration>,
-    /// The same in the whole days that a bucket counts, never less; `None` is for ever.
+    /// The expiry in the whole days that a bucket counts, rounded up; `None` is for ever.
     pub(super) days: Option<u64>,
     format: String,
 }
@@ -42,12 +42,12 @@ impl BucketRule {
         Self { places, expiry, days, format: format!("{base}{}", keys::FORMAT) }
     }
 
-    /// Says the expiry for people: `30 days`, `36h`.
+    /// Formats the expiry for people: `30 days`, `36h`.
     pub(super) fn kept(&self) -> String {
         kept(self.expiry)
     }
 
-    /// Judges what other rules do: what contradicts the expiry, and what is merely worth knowing.
+    /// Judges the rules of others: what contradicts the expiry, and what is only worth knowing.
     pub(super) fn judge(&self, others: &[Other]) -> Judged {
         let mut judged = Judged::default();
         for other in others {
@@ -57,7 +57,7 @@ impl BucketRule {
                     let days = u32::try_from(*days).unwrap_or(u32::MAX);
                     self.expiry.is_none_or(|age| DAY.saturating_mul(days) < age)
                 }
-                // Whatever is there when the day comes goes, however young it is.
+                // On that day every object is deleted, however young it is.
                 When::Date(_) | When::Unclear(_) => true,
             };
             let (name, when, partly) = (&other.name, other.when.text(), other.partly());
@@ -87,7 +87,7 @@ impl BucketRule {
     }
 }
 
-/// Says an age for people.
+/// Formats an age for people.
 pub(super) fn kept(age: Option<Duration>) -> String {
     match age {
         None => "ever".to_owned(),
@@ -98,7 +98,7 @@ pub(super) fn kept(age: Option<Duration>) -> String {
     }
 }
 
-/// Says a number of days for people.
+/// Formats a number of days for people.
 pub(super) fn days(count: u64) -> String {
     format!("{count} {}", if count == 1 { "day" } else { "days" })
 }
@@ -110,21 +110,21 @@ pub(super) struct Judged {
     pub(super) notes: Vec<String>,
 }
 
-/// One thing that a rule of others does to objects that are current.
+/// One effect of a rule of others on current objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Other {
-    /// What to call the rule: ``rule `logs` ``, `rule 2`.
+    /// How messages name the rule: ``rule `logs` ``, `rule 2`.
     pub(super) name: String,
-    /// It concerns names that begin with one of these; an empty one means all.
+    /// It applies to names that begin with one of these; an empty one means all.
     pub(super) prefixes: Vec<String>,
-    /// Other conditions by which it may not concern all of them.
+    /// Further conditions, because of which it may not apply to all of them.
     pub(super) only: Vec<String>,
     pub(super) effect: Effect,
     pub(super) when: When,
 }
 
 impl Other {
-    /// Reports whether it concerns an object whose name begins with `place`.
+    /// Reports whether it applies to an object whose name begins with `place`.
     fn reaches(&self, place: &str) -> bool {
         self.prefixes.iter().any(|prefix| place.starts_with(prefix) || prefix.starts_with(place))
     }
@@ -141,9 +141,9 @@ impl Other {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     Delete,
-    /// It moves to a class that is for what is not read: the class and why.
+    /// It moves to an archive class, from which it cannot be read at once: the class and the reason.
     Archive(String),
-    /// It moves to a class that is for what is read seldom.
+    /// It moves to a class for rarely read objects.
     Colder(String),
 }
 
@@ -152,9 +152,9 @@ pub(super) enum Effect {
 pub(super) enum When {
     /// So many days after the object was stored.
     Days(u64),
-    /// From a day on.
+    /// From this day on.
     Date(String),
-    /// By something else than the object's age.
+    /// On a condition other than the object's age.
     Unclear(String),
 }
 

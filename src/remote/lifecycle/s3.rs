@@ -1,7 +1,7 @@
-//! The rules of an S3 bucket: one document of XML for all of them.
+//! The rules of an S3 bucket: one XML document for all of them.
 //!
-//! Owns how ours are written and recognised there, and the reading of those of others. Pure: must never
-//! ask a store, and never change a byte of a rule that is not ours.
+//! Owns how ours are written and recognised there, and the reading of those of others. Pure: must
+//! never send a request, and never change a byte of a rule that is not ours.
 
 use super::rule::{ABORT_DAYS, BucketRule, Effect, NONCURRENT_DAYS, Other, When};
 use crate::digest::Digest;
@@ -10,17 +10,17 @@ use crate::remote::xml::{self, Element};
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 /// The part of a rule about unfinished uploads.
 const ABORT: &str = "AbortIncompleteMultipartUpload";
-/// How the names of our rules begin.
+/// The prefix of the names of our rules.
 const ID_START: &str = "hearthfs:";
-/// The longest name of a rule that the stores take.
+/// The longest name of a rule that the stores accept.
 const ID_BYTES_MAX: usize = 255;
-/// Classes from which an object has to be brought back before it can be read.
+/// Classes from which an object must be restored before it can be read.
 const ARCHIVES: [&str; 2] = ["GLACIER", "DEEP_ARCHIVE"];
 
 /// Whether the bucket keeps versions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Versioning {
-    /// It does, or did, so that old ones may be there.
+    /// It does, or did, so old versions may exist.
     Kept,
     /// It does not.
     None,
@@ -28,7 +28,7 @@ pub(super) enum Versioning {
     Unknown,
 }
 
-/// The rules of a bucket, as it gave them.
+/// The rules of a bucket, as it returned them.
 #[derive(Debug)]
 pub(super) struct Rules {
     text: String,
@@ -36,7 +36,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Reads the document; the empty text is a bucket without one.
+    /// Parses the document; an empty text means a bucket without one.
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let empty = format!("<LifecycleConfiguration xmlns=\"{NAMESPACE}\"/>");
         let text = if text.trim().is_empty() { empty } else { text.to_owned() };
@@ -61,8 +61,8 @@ impl Rules {
         self.rules().filter(|found| is_ours(found, rule)).count()
     }
 
-    /// Returns all that is not ours in a form that can be compared, whatever order or white space a
-    /// store gives it.
+    /// Returns everything that is not ours in a canonical form, independent of the order and white
+    /// space of a store.
     pub(super) fn foreign_canonical(&self, rule: &BucketRule) -> Vec<String> {
         let others = self.root.children.iter().filter(|child| !is_ours(child, rule));
         let mut all: Vec<_> = others.map(Element::canonical).collect();
@@ -70,8 +70,8 @@ impl Rules {
         all
     }
 
-    /// Reports whether the store has kept nothing about unfinished uploads in any of our rules that
-    /// delete: some do not know that part and drop it without a word.
+    /// Reports whether the store kept nothing about unfinished uploads in any of our deleting
+    /// rules: some stores do not know that part and silently drop it.
     pub(super) fn drops_aborts(&self, rule: &BucketRule) -> bool {
         let mut ours = self.rules().filter(|found| is_ours(found, rule)).peekable();
         rule.days.is_some()
@@ -79,8 +79,8 @@ impl Rules {
             && ours.all(|found| found.child(ABORT).is_none())
     }
 
-    /// Reports whether a rule of ours is for more than its place: a store that drops the prefix of a rule
-    /// would delete what belongs to others by it.
+    /// Reports whether a rule of ours applies to more than its place. If a store drops the prefix
+    /// of a rule, the rule deletes what belongs to others.
     pub(super) fn reaches_too_far(&self, rule: &BucketRule) -> bool {
         rule.places.iter().any(|place| {
             let id = id_of(place);
@@ -89,12 +89,12 @@ impl Rules {
         })
     }
 
-    /// Returns the document as the store gave it; `None` when it had none.
+    /// Returns the document as the store returned it; `None` if it had none.
     pub(super) fn before(&self) -> Option<&str> {
         self.rules().next().map(|_| self.text.as_str())
     }
 
-    /// Says what our rules lack; nothing when all are as they should be.
+    /// Lists what our rules lack; empty if all are as they should be.
     pub(super) fn lacks(&self, rule: &BucketRule, versions: Versioning) -> Vec<String> {
         let (mut lacks, aborts) = (Vec::new(), !self.drops_aborts(rule));
         for place in &rule.places {
@@ -131,7 +131,7 @@ impl Rules {
         self.splice(rule, &self.written(rule, versions))
     }
 
-    /// Returns the document without our rules; `None` when no rule is left, which is no document.
+    /// Returns the document without our rules; `None` if no rule is left, which means no document.
     pub(super) fn without(&self, rule: &BucketRule) -> Option<String> {
         (self.foreign(rule) > 0).then(|| self.splice(rule, ""))
     }
@@ -142,8 +142,8 @@ impl Rules {
         xml::splice(&self.text, &self.root, &gone, new)
     }
 
-    /// Writes our rules as they go into this document. A store that has rules of the old form (a prefix
-    /// without a filter) refuses to mix the two.
+    /// Writes our rules in the form of this document. A store that has rules of the old form (a
+    /// prefix without a filter) refuses a mixture of both forms.
     pub(super) fn written(&self, rule: &BucketRule, versions: Versioning) -> String {
         let mut others = self.rules().filter(|found| !is_ours(found, rule)).peekable();
         let old = others.peek().is_some()
@@ -161,18 +161,18 @@ fn is_ours(found: &Element, rule: &BucketRule) -> bool {
         })
 }
 
-/// Returns the name of our rule for a place: by it, and by nothing else, a rule is ours.
+/// Returns the name of our rule for a place. A rule is ours exactly if it has this name.
 fn id_of(place: &str) -> String {
     let plain = format!("{ID_START}{}", place.trim_end_matches('/'));
     if plain.len() <= ID_BYTES_MAX {
         return plain;
     }
     let digest = Digest::of(place.as_bytes()).to_string();
-    // Prefixes are plain characters, one byte each.
+    // Prefixes are ASCII, one byte per character.
     format!("{}...{}", &plain[..200], &digest[..32])
 }
 
-/// How a rule is written into one document.
+/// The form in which rules are written into one document.
 struct RuleForm<'a> {
     namespace: &'a str,
     old: bool,
@@ -204,7 +204,7 @@ impl RuleForm<'_> {
     }
 }
 
-/// Says in what our rule for a place is not what it should be.
+/// Describes how our rule for a place differs from what it should be.
 fn differs(
     found: &Element,
     place: &str,
@@ -242,19 +242,19 @@ fn differs(
     }
     let known =
         ["ID", "Filter", "Prefix", "Status", "Expiration", "NoncurrentVersionExpiration", ABORT];
-    // Some stores give back elements of their own, without anything in them.
+    // Some stores return empty elements of their own.
     let says = |child: &&Element| !child.text.is_empty() || !child.children.is_empty();
     let mut more = found.children.iter().filter(says);
     let more = more.find(|child| !known.contains(&child.name.as_str()));
     more.map(|more| format!("has `{}`, which is not ours", more.name))
 }
 
-/// What a rule concerns.
+/// The objects to which a rule applies.
 struct RuleScope {
     prefix: String,
-    /// Other conditions, of which ours may or may not meet some.
+    /// Further conditions, which our objects may or may not meet.
     only: Vec<String>,
-    /// It asks for tags, which our objects do not have.
+    /// It requires tags, which our objects do not have.
     tagged: bool,
 }
 
@@ -286,7 +286,7 @@ impl RuleScope {
     }
 }
 
-/// Returns what a rule does to current objects; one that is off, or for tagged objects, does nothing.
+/// Returns what a rule does to current objects. A rule that is disabled or requires tags does nothing.
 fn effects(rule: &Element, number: usize) -> Vec<Other> {
     let scope = RuleScope::of(rule);
     if rule.text_of("Status").is_some_and(|status| status != "Enabled") || scope.tagged {

@@ -98,7 +98,7 @@ fn a_newer_pack_is_told_from_damage() {
     assert_eq!(error.kind(), Kind::Invalid);
 }
 
-/// Reads all of a pack; what it gives must be some of the blobs, unaltered.
+/// Reads all of a pack; the result must be some of the blobs, unaltered.
 fn read_all(bytes: &[u8], blobs: &[Vec<u8>]) -> bool {
     let Ok(pack) = PackReader::open(bytes) else { return false };
     let mut whole = true;
@@ -172,7 +172,7 @@ proptest! {
     fn noise_is_refused(noise in vec(any::<u8>(), 0..300), index in any::<u32>()) {
         prop_assert!(PackReader::open(&noise).is_err());
         prop_assert!(decode_frame(&noise, &Digest::of(b"x"), 1).is_err());
-        // With right ends and a right checksum, whatever the index says.
+        // The ends and the checksum are right, whatever the index says.
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         bytes.extend_from_slice(&noise);

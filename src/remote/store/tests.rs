@@ -93,7 +93,7 @@ fn nothing_is_written_to_a_store_of_another_format() {
 }
 
 #[test]
-fn a_store_that_comes_late_is_used_then() {
+fn a_store_that_comes_up_late_is_used() {
     run(async {
         let (_, faults, remote) = fresh();
         faults.set(FaultPlan { errors_percent: 100, ..FaultPlan::default() });
@@ -148,7 +148,7 @@ fn bulk_work_does_not_keep_programs_waiting() {
     });
 }
 
-/// A store may list as it likes: parts of a list are right all the same.
+/// A store may list in any order; parts of a list are right all the same.
 #[test]
 fn lists_in_any_order_and_with_repetitions_are_brought_into_order() {
     run(async {
@@ -263,7 +263,7 @@ fn forbidden_writes_are_no_outage_for_readers() {
         let denied = remote.put_commit(&name(1), Bytes::from_static(b"x")).await;
         assert_eq!(denied.expect_err("403").kind(), Kind::Denied);
         assert_eq!(remote.health(), Health::Up);
-        // When nothing at all is had for a whole deadline, it is an outage.
+        // If no request at all succeeds for a whole deadline, it is an outage.
         assert_eq!(remote.list_log(None).await.expect_err("403").kind(), Kind::Denied);
         assert_eq!(remote.health(), Health::Up);
         clock::sleep(SHORT).await;
@@ -325,13 +325,13 @@ fn the_first_mount_declares_the_expiry_and_the_shorter_counts() {
     });
 }
 
-/// Images of machines have the same name and the same place for the cache, and so the same probe object.
+/// Images of machines have the same name and cache path, and so the same probe object.
 #[test]
 fn another_node_of_the_same_name_is_no_fault_of_the_store() {
     run(async {
         let (store, faults, _) = fresh();
         let remote = store.stranger(&faults, &options(), Clock::system(), NodeId(1));
-        // So that the other one comes between any two requests.
+        // The latency lets the other node come between any two requests.
         faults.set(FaultPlan { latency: Duration::from_millis(5), ..FaultPlan::default() });
         let there = Arc::new(AtomicBool::new(true));
         let other = crate::task::spawn(&tokio::runtime::Handle::current(), "other", {

@@ -1,4 +1,4 @@
-//! What a syscall process does with locks, mappings and other processes.
+//! Locks, mappings and child processes of a syscall process.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use super::{SyscallProcess, hex};
 use crate::harness::Must as _;
 
 impl SyscallProcess {
-    /// `flock`: 1 shared, 2 exclusive, 8 unlock; 4 is added: never waits.
+    /// `flock`: 1 shared, 2 exclusive, 8 unlock. Adds 4 (`LOCK_NB`), so it never waits.
     pub(crate) fn flock(&mut self, fd: i64, op: u32) -> Result<(), Errno> {
         self.done(&format!("flock {fd} {}", op | 4))
     }
 
-    /// `flock` that waits; the answer is heard by [`SyscallProcess::heard`].
+    /// `flock` that waits; [`SyscallProcess::heard`] returns the answer.
     pub(crate) fn begin_flock(&mut self, fd: i64, op: u32) {
         self.send(&format!("flock {fd} {op}"), &[]);
     }
 
-    /// Waits at most `limit_ms` for the answer to a request that was only begun.
+    /// Waits at most `limit_ms` for the answer to a request that was started.
     pub(crate) fn heard(&mut self, limit_ms: u64) -> Option<Result<(), Errno>> {
         let answer = self.from.recv_timeout(Duration::from_millis(limit_ms)).ok()?;
         let failed = answer.result < 0;
@@ -38,19 +38,20 @@ impl SyscallProcess {
         Pid::from_raw(child).must("a process id")
     }
 
-    /// Forks a child that writes `bytes` to what it inherited when it gets SIGUSR1, and then waits to be killed.
+    /// Forks a child that writes `bytes` to an inherited descriptor at SIGUSR1, and then waits to be killed.
     pub(crate) fn fork_and_write(&mut self, fd: i64, bytes: &[u8]) -> Pid {
         let answer = self.ask(&format!("heir {fd} {}", bytes.len()), bytes).must("fork");
         Pid::from_raw(answer.result as i32).must("a process id")
     }
 
-    /// Has a handler for a signal. `restart`: calls that it interrupts go on, instead of EINTR.
+    /// Installs a handler for a signal. With `restart`, interrupted calls are restarted instead of
+    /// failing with EINTR.
     pub(crate) fn catch(&mut self, signal: Signal, restart: bool) {
         let request = format!("catch {} {}", signal.as_raw(), i32::from(restart));
         self.done(&request).must("handle a signal");
     }
 
-    /// Sends it a signal that it lives through.
+    /// Sends it a signal that it survives.
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).must("signal a syscall process");
     }
@@ -82,8 +83,8 @@ impl SyscallProcess {
         self.ask(&request, bytes).must("write into a mapping");
     }
 
-    /// Writes into a mapping of a file whose daemon may be killed: then the store ends the process with SIGBUS, which is
-    /// answered as `ENOTCONN`.
+    /// Writes into a mapping of a file whose daemon may be killed. If the store ends the process
+    /// with SIGBUS, the result is `ENOTCONN`.
     pub(crate) fn map_write_or_die(
         &mut self,
         map: i64,
@@ -113,7 +114,7 @@ impl SyscallProcess {
         self.call(&format!("spawn {code}")).must("fork")
     }
 
-    /// Loads a library and calls a function of it; `again` asks for the copy that is loaded.
+    /// Loads a library and calls a function of it; `again` requests the copy that is already loaded.
     pub(crate) fn call_library(
         &mut self,
         path: &Path,

@@ -1,4 +1,4 @@
-//! What a syscall process does with names and their attributes.
+//! Names and attributes, for a syscall process.
 
 use std::path::Path;
 
@@ -86,7 +86,7 @@ impl SyscallProcess {
         self.ask(&request, &[]).map(|answer| answer.bytes)
     }
 
-    /// `listxattr`, as the names it lists.
+    /// `listxattr`, as a list of names.
     pub(crate) fn listxattr(&mut self, path: &Path) -> Result<Vec<String>, Errno> {
         let answer = self.ask(&format!("listxattr {}", hex(path)), &[])?;
         let names = answer.bytes.split(|byte| *byte == 0).filter(|name| !name.is_empty());

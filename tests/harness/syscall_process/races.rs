@@ -8,28 +8,28 @@ use rustix::io::Errno;
 use super::{SyscallProcess, hex};
 use crate::harness::Must as _;
 
-/// What writer and readers of one file agree on.
+/// What the writer and the readers of one file share.
 #[derive(Debug, Clone)]
 pub(crate) struct Race {
     /// The file.
     pub(crate) path: PathBuf,
-    /// A file outside the mount, in which they share the number of the last closed version.
+    /// A file outside the mount with the number of the last closed version.
     pub(crate) shared: PathBuf,
     /// How the writer opens; without `O_TRUNC` all versions have one length.
     pub(crate) flags: OFlags,
-    /// Written first and renamed to `path`, if there is one.
+    /// The file is written here first and renamed to `path`, if set.
     pub(crate) temporary: Option<PathBuf>,
-    /// How many processes read.
+    /// The number of reading processes.
     pub(crate) readers: u64,
 }
 
-/// What one reader saw.
+/// The counts of one reader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) reads: u64,
     /// Reads that were not one whole version.
     pub(crate) torn: u64,
-    /// Reads of a version older than the last that was closed before the read began.
+    /// Reads of a version older than the last one that was closed before the read began.
     pub(crate) stale: u64,
     /// Opens that found no file.
     pub(crate) missing: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Seen {
 }
 
 impl SyscallProcess {
-    /// Writes versions for `ms`, or until all readers have enough; returns how many it has closed.
+    /// Writes versions for `ms`, or until all readers are done; returns the number of the last closed one.
     pub(crate) fn rewrite(&mut self, race: &Race, ms: u64) -> Result<u64, Errno> {
         self.rewrite_for(race, ms, race.readers)
     }
@@ -59,7 +59,7 @@ impl SyscallProcess {
         made.map(|made| made as u64)
     }
 
-    /// Reads until the writer has ended, `reads` times at most, for which it may take `ms`.
+    /// Reads until the writer has ended, at most `reads` times and for at most `ms`.
     pub(crate) fn reread(&mut self, race: &Race, reads: u64, ms: u64) -> Seen {
         let same = u8::from(!race.flags.contains(OFlags::TRUNC));
         self.limit_ms(ms + 20_000);

@@ -1,4 +1,4 @@
-//! What a syscall process does as another user, and through descriptors instead of names.
+//! A syscall process as another user, and calls through descriptors instead of names.
 
 use std::path::{Path, PathBuf};
 
@@ -16,13 +16,13 @@ pub(crate) struct User {
 }
 
 impl SyscallProcess {
-    /// Starts one that is `user`, with further groups; needs root.
+    /// Starts one as `user`, with further groups; needs root.
     pub(crate) fn of(user: User, groups: &[u32]) -> Self {
-        let mut hand = Self::new();
+        let mut process = Self::new();
         let mut words = vec!["su".to_owned(), user.uid.to_string(), user.gid.to_string()];
         words.extend(groups.iter().map(u32::to_string));
-        hand.done(&words.join(" ")).must("become another user");
-        hand
+        process.done(&words.join(" ")).must("become another user");
+        process
     }
 
     /// Becomes root of a user namespace of its own.
@@ -35,7 +35,7 @@ impl SyscallProcess {
         self.done(&format!("umask {mask}")).must("umask");
     }
 
-    /// Returns the name by which the process itself finds what a descriptor of its own stands on.
+    /// Returns the path in `/proc` of the file behind one of the process's own descriptors.
     pub(crate) fn proc_path(fd: i64) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{fd}"))
     }
@@ -51,13 +51,13 @@ impl SyscallProcess {
         Ok(names)
     }
 
-    /// `mkdir`, then `chmod`, so that no mask changes the mode.
+    /// `mkdir`, then `chmod`, so that the umask does not change the mode.
     pub(crate) fn mkdir_with(&mut self, path: &Path, mode: u32) -> Result<(), Errno> {
         self.mkdir(path)?;
         self.chmod(path, mode)
     }
 
-    /// `open`, `write`, `close`, `chmod`: a file that is published with that mode.
+    /// `open`, `write`, `close`, `chmod`: a published file with this mode.
     pub(crate) fn make(&mut self, path: &Path, mode: u32, bytes: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC;
         let fd = self.open(path, flags, mode)?;
@@ -76,7 +76,7 @@ impl SyscallProcess {
         self.call(&format!("openat {dir} {} {} {mode}", hex(Path::new(name)), flags.bits()))
     }
 
-    /// Has so many threads make others, each of which ends by itself.
+    /// Makes this many threads start others, each of which ends by itself.
     pub(crate) fn churn(&mut self, threads: u32) {
         self.call(&format!("churn {threads}")).must("start threads");
     }
@@ -126,21 +126,22 @@ impl SyscallProcess {
         received
     }
 
-    /// Forks `count` children that open a file; with `lock`, each then waits for an exclusive `flock`. They live as
-    /// long as this process.
+    /// Forks `count` children that open a file; with `lock`, each then waits for an exclusive
+    /// `flock`. They live as long as this process.
     pub(crate) fn crowd(&mut self, count: usize, path: &Path, flags: OFlags, lock: bool) {
         let op = if lock { "flock" } else { "hold" };
         let request = format!("crowd {count} {op} {} {}", hex(path), flags.bits());
         assert_eq!(self.call(&request), Ok(count as i64), "a crowd");
     }
 
-    /// Starts threads that `truncate` the files `prefix0`, `prefix1` ..., over and over, as long as this process lives.
+    /// Starts threads that `truncate` the files `prefix0`, `prefix1` ..., repeatedly, as long as
+    /// this process lives.
     pub(crate) fn cutters(&mut self, count: usize, prefix: &Path) {
         let started = self.call(&format!("cutters {count} {}", hex(prefix)));
         assert_eq!(started, Ok(count as i64), "threads that cut");
     }
 
-    /// `utimensat` with the time of now, which any user that may write the file may set.
+    /// `utimensat` with the current time, which any user that may write the file may set.
     pub(crate) fn touch(&mut self, path: &Path) -> Result<(), Errno> {
         self.done(&format!("touch {}", hex(path)))
     }
@@ -150,13 +151,13 @@ impl SyscallProcess {
         self.done(&format!("mknod {} {kind_and_mode}", hex(path)))
     }
 
-    /// Gives what a descriptor stands on a further name.
+    /// Gives the file behind a descriptor another name.
     pub(crate) fn link_fd(&mut self, fd: i64, to: &Path) -> Result<(), Errno> {
         self.done(&format!("linkfd {fd} {}", hex(to)))
     }
 }
 
-/// Spells a user's or group's number, or the one that means "leave it".
+/// Formats a user's or group's number, or the one that means "unchanged".
 fn number(id: Option<u32>) -> i64 {
     id.map_or(-1, i64::from)
 }

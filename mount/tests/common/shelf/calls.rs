@@ -12,7 +12,7 @@ use hearthfs_mount::*;
 use super::tree::{Kind, directory};
 use super::{Shelf, now};
 
-/// Names that one call lists at most; the kernel comes again for more.
+/// The most names that one call lists; the kernel calls again for more.
 const DIR_CHUNK: usize = 512;
 
 fn run<T>(call: impl FnOnce() -> Reply<T>) -> Answer<T> {
@@ -328,7 +328,7 @@ impl Vfs for Shelf {
         })
     }
 
-    /// One lock for all: enough to see that requests arrive, and what becomes of the answers.
+    /// One lock for everything: enough to test that requests arrive, and how answers are handled.
     fn flock(&self, _: &Caller, _: Ino, handle: Handle, kind: FlockKind, wait: bool) -> Answer<()> {
         self.trace(&format!("flock {kind:?} {wait}"));
         run(|| {

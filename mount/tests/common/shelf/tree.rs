@@ -1,4 +1,4 @@
-//! What the shelf holds: nodes by number, and names that lead to them.
+//! The nodes of the shelf by number, and the names that lead to them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
@@ -9,7 +9,7 @@ use hearthfs_mount::*;
 
 use super::now;
 
-/// The names of a directory with where they lead, and the same by their place in listings.
+/// The names of a directory with their targets, and the same by their offset in listings.
 pub(super) type Names<'a> =
     (&'a mut BTreeMap<OsString, (u64, u64)>, &'a mut BTreeMap<u64, OsString>);
 
@@ -29,7 +29,7 @@ pub(super) struct Node {
     pub(super) kind: Kind,
     pub(super) xattrs: BTreeMap<OsString, Vec<u8>>,
     pub(super) name: Option<(u64, OsString)>,
-    /// The time of the bytes when `attr.mtime` was set; another one says that they were written since.
+    /// The mtime of the backing when `attr.mtime` was set; a different one means that bytes were written since.
     pub(super) set_at: Option<Timespec>,
     pub(super) lookups: u64,
     pub(super) handles: u64,
@@ -46,11 +46,11 @@ pub(super) struct State {
     pub(super) nodes: HashMap<u64, Node>,
     pub(super) handles: HashMap<u64, Open>,
     pub(super) last: u64,
-    /// Names of the requests that came, in order.
+    /// Names of the requests received, in order.
     pub(super) trace: Vec<String>,
     pub(super) abilities: Option<Abilities>,
     pub(super) flushed_by: Vec<u32>,
-    /// Who holds the one lock.
+    /// The holder of the one lock.
     pub(super) locked: Option<Handle>,
 }
 

@@ -1,4 +1,4 @@
-//! The compact fold beside a plain one that keeps everything in full and looks at all of it each time.
+//! Compares the compact fold with a plain one that stores everything in full and searches all of it each time.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ const PACKS: [&str; 2] = ["one", "two"];
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Change),
-    /// Puts a path back to what it was before any of the steps, or to a register.
+    /// Restores a path to its state before any of the steps, or to a register.
     Reset(TreePath, Option<Register>),
     Restore(TreePath, Register),
     Locate(Digest, Location),
     Unlocate(Digest, Location),
-    /// Builds the fold anew from what is kept of it, in a wrong order now and then.
+    /// Rebuilds the fold from its stored form, sometimes in a wrong order.
     Rebuild(bool),
 }
 
@@ -131,7 +131,7 @@ impl Model {
     }
 }
 
-/// Says that both know the same.
+/// Asserts that both hold the same.
 fn compare(fold: &Fold, model: &Model) {
     let registers: Vec<(TreePath, Register)> =
         model.registers.iter().map(|(path, register)| (path.clone(), register.clone())).collect();
@@ -252,7 +252,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Makes the fold anew of what it says of itself.
+/// Builds a new fold from the contents of another.
 fn rebuilt(fold: &Fold, in_order: bool) -> Fold {
     let mut builder = Builder::new();
     let mut all: Vec<_> = fold.registers().collect();

@@ -16,7 +16,7 @@ fn read(text: &str) -> Rules {
     Rules::read(text).unwrap_or_else(|problem| panic!("{text}: {problem}"))
 }
 
-/// Foreign rules in all the forms that come up.
+/// Rules of others in all the forms that occur.
 const FOREIGN: [&str; 7] = [
     "<Rule><ID>logs</ID><Filter><Prefix>logs/</Prefix></Filter><Status>Enabled</Status>\
      <Expiration><Days>365</Days></Expiration></Rule>",
@@ -52,7 +52,7 @@ fn the_rule_is_pinned() {
 }
 
 #[test]
-fn what_is_written_is_found_in_order_and_written_once() {
+fn our_rules_are_found_in_order_and_written_once() {
     for expiry in [Some(30 * DAY), Some(Duration::from_secs(5)), None] {
         for versions in [Versioning::Kept, Versioning::None] {
             let rule = BucketRule::new("a/b", expiry);
@@ -101,7 +101,7 @@ fn foreign_rules_stay_byte_for_byte() {
 }
 
 #[test]
-fn ours_are_replaced_where_they_stand() {
+fn our_rules_are_replaced_in_place() {
     let rule = month();
     let ours = read("").written(&rule, Versioning::None);
     let (a, b, c) = (FOREIGN[0], FOREIGN[1], FOREIGN[3]);
