@@ -322,7 +322,9 @@ impl Announcer {
         let own = self.earlier().await?.into_iter().filter(|name| name.node == self.0.node);
         {
             let mut queue = self.0.queue.lock();
-            own.for_each(|name| drop(queue.entry(name).or_default()));
+            for name in own {
+                queue.entry(name).or_default();
+            }
             shorten(&mut queue);
         }
         self.0.is_ready.store(true, Ordering::Relaxed);
