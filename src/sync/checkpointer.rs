@@ -319,7 +319,7 @@ impl Checkpointer {
             return Err(Error::new(Kind::Unavailable, op));
         }
         // What is found missing from now on comes after all that the latest one has.
-        Ok(ledger.missing())
+        Ok(ledger.log(|log| log.missing().clone()))
     }
 
     /// Folds the log, so that nothing is missing that was in it shortly before this returns: the name of a checkpoint

@@ -68,8 +68,8 @@ pub(in crate::sync) use self::touch::TOUCH_EVERY;
 use self::touch::Touched;
 pub use self::turn::{Turn, Written};
 use super::batch::Batch;
-use super::chains::Chains;
 use super::doubts::Amends;
+use super::folded_log::FoldedLog;
 use super::missing::Missing;
 use super::quiet::Quiet;
 use super::room::{PENDING_RECORDS_MAX, Room};
@@ -196,9 +196,7 @@ pub struct Traffic {
 struct Order {
     queue: Queue,
     dirty: Dirty,
-    /// Objects of the log that were folded.
-    seen: HashSet<Stamp>,
-    chains: Chains,
+    log: FoldedLog,
     /// The time of the last name.
     named_ms: u64,
     /// The greatest stamp that a change of this node has.
@@ -208,7 +206,6 @@ struct Order {
     saved_aside: Aside,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
-    missing: Missing,
     own: Own,
     apart: Apart,
     touched: Touched,
@@ -239,6 +236,11 @@ impl Ledger {
     /// and [`Ledger::living_left`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
+    }
+
+    /// Looks at what was folded of the log, or notes what could not be. `look` must not call the ledger.
+    pub(in crate::sync) fn log<R>(&self, look: impl FnOnce(&mut FoldedLog) -> R) -> R {
+        look(&mut self.0.order.lock().log)
     }
 
     /// Publishes one atomic group of changes; returns their stamps. Where all of it stands already, nothing

@@ -16,6 +16,7 @@ mod draft;
 mod engine;
 mod fetcher;
 mod flight;
+mod folded_log;
 mod follower;
 mod freshness;
 pub mod gc;

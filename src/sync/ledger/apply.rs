@@ -11,11 +11,71 @@ use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
 use crate::name::TreePath;
-use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
+use crate::namespace::{Applied, BlobPlace, Change, Commit, Fold, Location, Op, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
 use crate::sync::doubts;
+use crate::sync::folded_log::{FoldedLog, Intake, fold_commit};
+
+/// A commit that comes into the namespace in use, with both locks held.
+struct Arriving<'a> {
+    ledger: &'a Ledger,
+    order: &'a mut Order,
+    fold: &'a mut Fold,
+    /// A run of this node has written it.
+    is_own: bool,
+    now_ms: u64,
+    now: Time,
+    /// The paths that show something else now.
+    moved: &'a mut Vec<TreePath>,
+    /// Contents that are to be had again.
+    healed: &'a mut HashSet<Digest>,
+    /// What was left out, and has to be published after all.
+    again: &'a mut Vec<Vec<Change>>,
+}
+
+impl Intake for Arriving<'_> {
+    fn folded(&mut self) -> &mut FoldedLog {
+        &mut self.order.log
+    }
+
+    fn locate(&mut self, digest: Digest, location: Location) {
+        if learn(self.order, self.fold, digest, location) {
+            self.healed.insert(digest);
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        let Self { ledger, order, fold, .. } = self;
+        ledger.observe(change.stamp, self.now_ms);
+        if ledger.stays_here(&change.path) {
+            // A node with other profiles has sent it. Here the path is our own.
+            return;
+        }
+        order.keep(&change.path, fold);
+        if order.apart.has(&change.path) {
+            order.queue.hear(change);
+            self.moved.extend(ledger.hear_apart(order, fold, change, self.now));
+            return;
+        }
+        order.touched.hear(change);
+        let waits = order.queue.hear(change);
+        if waits && self.is_own && order.late.is_some() {
+            // A run before has sent it. What waits is the same change or a later one of ours, and
+            // stays what is shown.
+            let known = fold.register(&change.path);
+            if known.is_some_and(|known| known.stamp.node == ledger.node()) {
+                return;
+            }
+        }
+        order.dirty.paths.insert(change.path.clone());
+        if fold.apply(change, self.now) != Applied::Nothing {
+            self.moved.push(change.path.clone());
+            self.again.extend(order.left_out.hear(change));
+        }
+    }
+}
 
 impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
@@ -23,71 +83,47 @@ impl Ledger {
     ///
     /// Readers see the whole commit or nothing of it.
     pub fn apply_remote(&self, name: &str, commit: &Commit) -> Vec<TreePath> {
-        let Some(stamp) = keys::commit_stamp(name) else { return Vec::new() };
-        if self.is_seen(&stamp) {
+        if keys::commit_stamp(name) != Some(commit.stamp) {
             return Vec::new();
         }
         let mut moved;
         let mut count = None;
         {
             let mut order = self.0.order.lock();
-            if !order.seen.insert(stamp) {
+            let order = &mut *order;
+            if order.log.has(&commit.stamp) {
                 return Vec::new();
             }
-            self.note_chain(&mut order, commit);
-            order.missing.came(commit);
-            order.dirty.seen.push(stamp);
+            order.dirty.seen.push(commit.stamp);
             self.note_folded(commit.stamp);
             self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
-            let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
-            let mut again = Vec::new();
+            self.hear(order, &fold, doubts::of(commit));
+            let (mut again, mut healed) = (Vec::new(), HashSet::new());
             moved = Vec::new();
-            self.hear(&mut order, &fold, doubts::of(commit));
-            let mut healed = HashSet::new();
-            for blob in &commit.blobs {
-                if let Some(location) = commit.location_of(name, blob)
-                    && learn(&mut order, &mut fold, blob.digest, location)
-                {
-                    healed.insert(blob.digest);
-                }
-            }
-            for change in &commit.changes {
-                self.observe(change.stamp, now_ms);
-                if self.stays_here(&change.path) {
-                    // A node with other profiles has sent it. Here the path is our own.
-                    continue;
-                }
-                order.keep(&change.path, &fold);
-                if order.apart.has(&change.path) {
-                    order.queue.hear(change);
-                    moved.extend(self.hear_apart(&mut order, &mut fold, change, now));
-                    continue;
-                }
-                order.touched.hear(change);
-                let waits = order.queue.hear(change);
-                if waits && commit.node == self.node() && order.late.is_some() {
-                    // A run before has sent it. What waits is the same change or a later one of ours, and
-                    // stays what is shown.
-                    let known = fold.register(&change.path);
-                    if known.is_some_and(|known| known.stamp.node == self.node()) {
-                        continue;
-                    }
-                }
-                order.dirty.paths.insert(change.path.clone());
-                if fold.apply(change, now) != Applied::Nothing {
-                    moved.push(change.path.clone());
-                    again.extend(order.left_out.hear(change));
-                }
-            }
+            fold_commit(
+                commit,
+                &mut Arriving {
+                    ledger: self,
+                    order,
+                    fold: &mut fold,
+                    is_own: commit.node == self.node(),
+                    now_ms,
+                    now: Time::from_wall(self.0.clock.wall()),
+                    moved: &mut moved,
+                    healed: &mut healed,
+                    again: &mut again,
+                },
+            );
+            order.log.make_room(|ms| self.is_silent(ms));
             if !healed.is_empty() {
                 moved.extend(lost_blobs::paths_of(&fold, &healed));
             }
             drop(fold);
             for changes in again {
-                moved.extend(self.put_again(&mut order, changes));
+                moved.extend(self.put_again(order, changes));
             }
             if order.bad.has_amends() {
                 self.0.queued.notify_waiters();
@@ -102,42 +138,12 @@ impl Ledger {
         moved
     }
 
-    /// Reports whether an object of the log was folded.
-    pub(in crate::sync) fn is_seen(&self, stamp: &Stamp) -> bool {
-        self.0.order.lock().seen.contains(stamp)
-    }
-
-    /// Returns those of the log's objects that were not folded, in the order given.
-    pub(in crate::sync) fn unseen(&self, all: impl Iterator<Item = Stamp>) -> Vec<Stamp> {
-        let order = self.0.order.lock();
-        all.filter(|stamp| !order.seen.contains(stamp)).collect()
-    }
-
     /// Forgets objects that the log does not have any more. `all` is what it has up to `before_ms`; what is younger
     /// by its name may be there all the same.
     pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, before_ms: u64) {
         let mut order = self.0.order.lock();
-        let gone: Vec<Stamp> = order
-            .seen
-            .iter()
-            .filter(|stamp| stamp.ms < before_ms && !all.contains(stamp))
-            .copied()
-            .collect();
-        for stamp in gone {
-            order.seen.remove(&stamp);
-            order.dirty.unseen.push(stamp);
-        }
-        order.missing.listed(all, before_ms);
-    }
-
-    /// Reports whether a commit comes directly after what was folded of its run.
-    pub(in crate::sync) fn follows(&self, commit: &Commit) -> bool {
-        self.0.order.lock().chains.follows(commit)
-    }
-
-    fn note_chain(&self, order: &mut Order, commit: &Commit) {
-        order.chains.note(commit);
-        order.chains.make_room(|ms| self.is_silent(ms));
+        let gone = order.log.forget_unlisted(all, before_ms);
+        order.dirty.unseen.extend(gone);
     }
 
     /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
@@ -174,10 +180,9 @@ impl Ledger {
             }
             drop(fold);
             if let Some((commit, names)) = commit {
-                order.seen.extend(names);
+                order.log.note_written(commit, names);
+                order.log.make_room(|ms| self.is_silent(ms));
                 order.dirty.seen.extend(names);
-                // A checkpoint says it to other nodes, which would take our next one for a gap.
-                self.note_chain(&mut order, commit);
                 self.note_folded(commit.stamp);
             }
             {

@@ -27,6 +27,7 @@ use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::{Remote, keys};
 use crate::stamp::{Stamp, StampClock};
 use crate::sync::chains::Chains;
+use crate::sync::folded_log::FoldedLog;
 use crate::sync::missing::Missing;
 use crate::sync::quiet::Quiet;
 use crate::sync::room::Room;
@@ -96,7 +97,7 @@ impl Ledger {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
-        let folded = AtomicU64::new(order.seen.len() as u64);
+        let folded = AtomicU64::new(order.log.len() as u64);
         let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let (blobs, remote, clock) = (&parts.blobs, &parts.remote, &parts.clock);
@@ -234,8 +235,8 @@ impl Ledger {
         let greatest = self.read(|fold| fold.stamps().filter(|s| s.node == self.node()).max());
         let mut order = self.0.order.lock();
         order.greatest = greatest.unwrap_or_default();
-        let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
-        order.named_ms = own.map(|stamp| stamp.ms).max().unwrap_or(0);
+        let named_ms = order.log.of_node(self.node()).map(|stamp| stamp.ms).max();
+        order.named_ms = named_ms.unwrap_or(0);
     }
 
     /// Applies what the journal has kept.
@@ -344,11 +345,11 @@ fn lacks(order: &Order, parts: &LedgerParts) -> bool {
 
 /// Brings back what the index remembered.
 fn restore(order: &mut Order, loaded: LoadedIndex) -> Fold {
-    order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
+    let seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
+    let chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
     let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));
-    order.missing = missing.unwrap_or_default();
-    order.saved_missing = order.missing.clone();
+    order.saved_missing = missing.unwrap_or_default();
+    order.log = FoldedLog::restore(seen, chains, order.saved_missing.clone());
     order.aside = loaded.meta.get(ASIDE).map(|aside| Aside::decode(aside)).unwrap_or_default();
     order.saved_aside = order.aside.clone();
     loaded.fold

@@ -13,7 +13,6 @@ use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::Register;
 use crate::remote::{Declared, keys};
-use crate::stamp::Stamp;
 
 impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
@@ -33,7 +32,7 @@ impl Ledger {
     fn refill_with(&self, generation: u64, between: impl FnOnce()) -> Result<()> {
         tracing::info!("the index is filled again");
         // Before all else: an object of the log counts as seen only with all that it has brought.
-        let log = self.log();
+        let log = self.log_again();
         let apart = self.apart_again();
         let fill = |batch| self.0.index.fill(generation, batch);
         fill(apart);
@@ -81,25 +80,23 @@ impl Ledger {
     }
 
     /// Takes what is known of the log, and of time, by name.
-    fn log(&self) -> FactBatch {
+    fn log_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
         // By name, as all that is filled.
         batch.meta(ASIDE, &order.aside.encode());
         order.saved_aside.clone_from(&order.aside);
-        batch.meta(CHAINS, &order.chains.encode());
+        batch.meta(CHAINS, &order.log.chains().encode());
         (order.saved_declared, order.saved_times) = (Declared::Unknown, PathTimes::default());
         self.save_declared(&mut order.saved_declared, &mut batch);
-        batch.meta(MISSING, &order.missing.encode());
+        batch.meta(MISSING, &order.log.missing().encode());
         order.own.save_again();
         order.own.save(&mut batch);
-        order.saved_missing.clone_from(&order.missing);
+        order.saved_missing.clone_from(order.log.missing());
         self.save_times(order.times, &mut order.saved_times, &mut batch);
-        let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
-        seen.sort_unstable();
-        for stamp in &seen {
-            batch.seen(&keys::commit_name(stamp));
+        for stamp in order.log.sorted() {
+            batch.seen(&keys::commit_name(&stamp));
         }
         batch
     }

@@ -153,11 +153,11 @@ impl Ledger {
         }
         let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
         if !seen.is_empty() {
-            batch.meta(CHAINS, &order.chains.encode());
+            batch.meta(CHAINS, &order.log.chains().encode());
         }
-        if order.missing != order.saved_missing {
-            batch.meta(MISSING, &order.missing.encode());
-            order.saved_missing.clone_from(&order.missing);
+        if *order.log.missing() != order.saved_missing {
+            batch.meta(MISSING, &order.log.missing().encode());
+            order.saved_missing.clone_from(order.log.missing());
         }
         if !order.aside.holds_as(&order.saved_aside) {
             batch.meta(ASIDE, &order.aside.encode());

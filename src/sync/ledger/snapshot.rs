@@ -92,13 +92,11 @@ impl Ledger {
         }
         let stamp = self.name_stamp();
         let mut order = self.0.order.lock();
-        if order.before.is_some() || !order.missing.is_within(known) {
+        if order.before.is_some() || !order.log.missing().is_within(known) {
             return None;
         }
         order.before = Some(Before { name: stamp, upto: None, registers: BTreeMap::new() });
-        let mut commits: Vec<Stamp> = order.seen.iter().copied().collect();
-        commits.sort_unstable();
-        let chains = order.chains.all();
+        let (commits, chains) = (order.log.sorted(), order.log.chains().all());
         let fold = self.0.fold.read();
         let early = fold.early_attrs().map(|(path, of, stamp, attrs)| CheckpointEarly {
             path: path.clone(),
@@ -112,16 +110,7 @@ impl Ledger {
 
     /// Counts, for each of these times, the commits that were made after it, and says when the first was made.
     pub(in crate::sync) fn since<const N: usize>(&self, times_ms: [u64; N]) -> [(u64, u64); N] {
-        let order = self.0.order.lock();
-        let mut counted = [(0, u64::MAX); N];
-        for stamp in &order.seen {
-            for (after_ms, (count, first_ms)) in times_ms.iter().zip(&mut counted) {
-                if stamp.ms > *after_ms {
-                    (*count, *first_ms) = (*count + 1, stamp.ms.min(*first_ms));
-                }
-            }
-        }
-        counted
+        self.log(|log| log.since(times_ms))
     }
 
     /// Counts the commits that were folded soon after they were made, of this node and all others.

@@ -117,16 +117,11 @@ impl Ledger {
         }
     }
 
-    /// Returns up to when what this node knew of the log at its start goes.
-    pub(in crate::sync) fn latest_seen_ms(&self) -> u64 {
-        self.0.order.lock().seen.iter().map(|stamp| stamp.ms).max().unwrap_or(0)
-    }
-
     /// Reports whether a log is that of `known`: it holds a commit that was folded into a namespace of that store,
     /// from no later than `upto_ms`.
     pub(in crate::sync) fn recognises(&self, log: &[Stamp], known: StoreId, upto_ms: u64) -> bool {
         let order = self.0.order.lock();
-        let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.seen.contains(stamp);
+        let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.log.has(stamp);
         order.times.store == known.0 && log.iter().any(is_ours)
     }
 

@@ -7,6 +7,8 @@ use std::sync::atomic::Ordering;
 
 use super::Ledger;
 use crate::namespace::Commit;
+#[cfg(test)]
+use crate::sync::folded_log::FoldedLog;
 
 /// Rows of commits that one process may begin; it begins one after a long silence.
 const ROWS_MAX: u64 = 1 << 20;
@@ -32,7 +34,7 @@ impl Ledger {
     /// Forgets which objects of the log were folded, so that all are read again.
     #[cfg(test)]
     pub(in crate::sync) fn forget_seen_for_test(&self) {
-        self.0.order.lock().seen.clear();
+        self.log(FoldedLog::forget_seen);
     }
 
     fn is_of_this_run(&self, commit: &Commit) -> bool {
