@@ -308,7 +308,6 @@ const LARGE: &[&str] = &[
     "src/remote/store.rs Inner",
     "src/sync/fetcher.rs Inner",
     "src/sync/ledger.rs Inner",
-    "src/sync/ledger.rs Order",
 ];
 
 #[test]

@@ -11,6 +11,7 @@ mod adopt;
 mod apart;
 mod apply;
 mod aside;
+mod given;
 mod hold;
 mod inline;
 mod lost_blobs;
@@ -24,6 +25,7 @@ mod restamp;
 mod ride;
 mod same;
 mod save;
+mod saved;
 mod shown;
 mod snapshot;
 mod stored;
@@ -48,6 +50,7 @@ pub(in crate::sync) use self::adopt::Overtaken;
 use self::apart::Apart;
 use self::aside::Aside;
 pub use self::aside::SetAside;
+use self::given::GivenStamps;
 pub use self::hold::{HOLD_MAX, HoldToken};
 use self::lost_blobs::{Bad, Doubted};
 use self::needless::LeftOut;
@@ -57,11 +60,11 @@ pub(in crate::sync) use self::purge::PurgeMark;
 use self::queue::Queue;
 pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::restamp::Restamp;
-use self::save::Dirty;
+use self::saved::Saved;
 use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
-use self::times::PathTimes;
+use self::times::KeptTimes;
 pub use self::times::known_of_index;
 use self::torn::TornContents;
 pub(in crate::sync) use self::touch::TOUCH_EVERY;
@@ -70,7 +73,6 @@ pub use self::turn::{Turn, Written};
 use super::batch::Batch;
 use super::doubts::Amends;
 use super::folded_log::FoldedLog;
-use super::missing::Missing;
 use super::quiet::Quiet;
 use super::room::{PENDING_RECORDS_MAX, Room};
 use crate::clock::Clock;
@@ -80,9 +82,8 @@ use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::metrics::Histogram;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
-use crate::remote::{Declared, KnownStore, Remote};
+use crate::remote::{KnownStore, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
-use crate::task;
 
 /// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
 /// names and changes attributes begins no file, and is not asked to wait before.
@@ -195,29 +196,20 @@ pub struct Traffic {
 #[derive(Default)]
 struct Order {
     queue: Queue,
-    dirty: Dirty,
     log: FoldedLog,
-    /// The time of the last name.
-    named_ms: u64,
-    /// The greatest stamp that a change of this node has.
-    greatest: Stamp,
+    saved: Saved,
+    times: KeptTimes,
+    given: GivenStamps,
     bad: Bad,
     aside: Aside,
-    saved_aside: Aside,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
     own: Own,
     apart: Apart,
     touched: Touched,
     left_out: LeftOut,
-    times: PathTimes,
     /// Set while late changes go.
     late: Option<Restamp>,
-    /// The times as they were saved.
-    saved_times: PathTimes,
-    saved_declared: Declared,
-    /// What was missing when that was saved.
-    saved_missing: Missing,
 }
 
 /// What is published here and not yet remote.
@@ -466,14 +458,9 @@ impl Ledger {
     }
 
     /// Makes a stamp for the name of an object, later than all that were made before.
-    ///
-    /// Names must be unique also when a run before has left nothing behind that tells which it used,
-    /// and the clock was set back since. So the counter is random, and the time alone grows.
     pub(super) fn name_stamp(&self) -> Stamp {
         let made = self.next_stamp();
-        let mut order = self.0.order.lock();
-        order.named_ms = made.ms.max(order.named_ms + 1);
-        Stamp { ms: order.named_ms, counter: task::random_u64() as u32, node: made.node }
+        self.0.order.lock().given.name(made)
     }
 
     /// Returns the number of the last record that was published.

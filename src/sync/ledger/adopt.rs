@@ -29,7 +29,7 @@ pub(in crate::sync) struct Overtaken {
 impl Ledger {
     /// Returns when the log was listed and folded last, in the store's time; 0 is never.
     pub(in crate::sync) fn listed_ms(&self) -> u64 {
-        self.0.order.lock().times.listed_ms
+        self.0.order.lock().times.listed_ms()
     }
 
     /// Reports whether commits are missing in what was folded.
@@ -75,8 +75,7 @@ impl Ledger {
             // The index keeps what it has until it is filled with what is there now.
             self.0.index.renew();
             order.own.save_again();
-            order.dirty.unseen.clear();
-            order.dirty.seen.retain(|stamp| log.has(stamp));
+            order.saved.replaced_by(&log);
             order.log = log;
             order.before = None;
             order.touched.clear();
@@ -99,7 +98,7 @@ impl Ledger {
     pub(in crate::sync) fn forget_for_test(&self, path: &TreePath) {
         let mut order = self.0.order.lock();
         self.0.fold.write().reset(path, None);
-        order.dirty.paths.insert(path.clone());
+        order.saved.path_moved(path);
     }
 
     /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one.

@@ -71,7 +71,7 @@ pub(super) struct Apart {
 }
 
 /// A path as the index has it: what is kept with what others know, and what has given way to others.
-type Saved = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
+type SavedApart = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
 
 impl Apart {
     /// Reports whether a path shows what others do not know.
@@ -222,7 +222,7 @@ impl Apart {
     /// Writes what the table says of a path.
     fn save_path(&self, path: &TreePath, batch: &mut FactBatch) {
         let kept = self.paths.get(path).map(|kept| (*kept, self.known(path)));
-        let saved: Saved = (kept, self.gone.get(path).copied());
+        let saved: SavedApart = (kept, self.gone.get(path).copied());
         if saved == (None, None) {
             return batch.forget_apart(path);
         }
@@ -420,7 +420,7 @@ impl Ledger {
         }
         let known = if order.apart.has(path) { None } else { order.touched.sent(path).or(before) };
         order.apart.begin(path, KeptApart { stamp, why, seq: seq.0 }, known);
-        order.dirty.paths.insert(path.clone());
+        order.saved.path_moved(path);
         self.hold_apart(order, fold, path, why);
         true
     }
@@ -503,7 +503,7 @@ impl Ledger {
             let stamp = known.map_or(Stamp::default(), |known| known.stamp);
             fold.touch_directory(&dir, stamp, now);
         }
-        order.dirty.paths.insert(path.clone());
+        order.saved.path_moved(path);
         order.apart.leave_to_others(path);
         self.set_own(order, fold, path, None);
     }
@@ -544,7 +544,7 @@ impl Ledger {
         let fold = self.0.fold.read();
         let mut needless = BTreeSet::new();
         for (path, saved) in saved {
-            let (kept, gone) = postcard::from_bytes::<Saved>(&saved).unwrap_or_default();
+            let (kept, gone) = postcard::from_bytes::<SavedApart>(&saved).unwrap_or_default();
             if let Some(gone) = gone {
                 order.apart.gone.insert(path.clone(), gone);
             }

@@ -69,7 +69,7 @@ impl Intake for Arriving<'_> {
                 return;
             }
         }
-        order.dirty.paths.insert(change.path.clone());
+        order.saved.path_moved(&change.path);
         if fold.apply(change, self.now) != Applied::Nothing {
             self.moved.push(change.path.clone());
             self.again.extend(order.left_out.hear(change));
@@ -94,7 +94,7 @@ impl Ledger {
             if order.log.has(&commit.stamp) {
                 return Vec::new();
             }
-            order.dirty.seen.push(commit.stamp);
+            order.saved.folded(&[commit.stamp]);
             self.note_folded(commit.stamp);
             self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
@@ -143,7 +143,7 @@ impl Ledger {
     pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, before_ms: u64) {
         let mut order = self.0.order.lock();
         let gone = order.log.forget_unlisted(all, before_ms);
-        order.dirty.unseen.extend(gone);
+        order.saved.forgotten(gone);
     }
 
     /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
@@ -182,14 +182,14 @@ impl Ledger {
             if let Some((commit, names)) = commit {
                 order.log.note_written(commit, names);
                 order.log.make_room(|ms| self.is_silent(ms));
-                order.dirty.seen.extend(names);
+                order.saved.folded(names);
                 self.note_folded(commit.stamp);
             }
             {
                 let fold = self.0.fold.read();
                 for change in &batch.changes {
                     order.keep(&change.path, &fold);
-                    order.dirty.paths.insert(change.path.clone());
+                    order.saved.path_moved(&change.path);
                 }
             }
             order.queue.done(batch);
@@ -198,7 +198,7 @@ impl Ledger {
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
             self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
-            order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
+            order.saved.remote_upto(batch.upto);
             order.say_apart(batch.upto);
             self.note_totals(&order);
             // What no path points to any more, or is remote anyway, need not be kept. Under the

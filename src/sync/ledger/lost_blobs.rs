@@ -145,7 +145,7 @@ pub(super) fn learn(
     if !fold.locate(digest, &location) {
         return false;
     }
-    order.dirty.locations.insert(digest);
+    order.saved.location_moved(digest);
     order.bad.places.remove(&digest).is_some()
 }
 
@@ -158,7 +158,7 @@ impl Ledger {
             self.0.fold.write().unlocate(digest, wrong);
             order.bad.note(*digest, wrong.clone());
             order.bad.tell(*digest, wrong.clone());
-            order.dirty.locations.insert(*digest);
+            order.saved.location_moved(*digest);
         }
         self.0.queued.notify_waiters();
         if let Some(unsaid) = self.0.quiet_bad.tell(&self.0.clock) {

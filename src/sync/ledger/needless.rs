@@ -231,7 +231,7 @@ impl Ledger {
                     fold.reset(path, Some(known));
                     gone.moved.push(path.clone());
                 }
-                order.dirty.paths.insert(path.clone());
+                order.saved.path_moved(path);
             }
             groups.entry(group_of(&change)).or_default().push(change);
         }
@@ -262,7 +262,7 @@ impl Ledger {
             order.track(change, &fold);
             self.note_put(seq, order, &fold, &change.op);
             fold.apply(change, now);
-            order.dirty.paths.insert(change.path.clone());
+            order.saved.path_moved(&change.path);
         }
         drop(fold);
         let paths = changes.iter().map(|change| change.path.clone()).collect();

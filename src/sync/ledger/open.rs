@@ -9,12 +9,12 @@ use std::time::Duration;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-use super::aside::{ASIDE, Aside};
+use super::aside::Aside;
 use super::lost_blobs::Doubted;
 use super::own::{OWN, Split};
-use super::save::{CHAINS, MISSING};
+use super::saved::Saved;
 use super::shown::Unsent;
-use super::times::{DECLARED, PathTimes, TIMES, decode_declared};
+use super::times::KeptTimes;
 use super::torn::TornContents;
 use super::{Inner, Ledger, Order};
 use crate::clock::Clock;
@@ -24,11 +24,8 @@ use crate::local::{
     Blobs, CacheDir, Index, Journal, Leftover, LoadedIndex, Note, Record, Seq, Staging, State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
-use crate::remote::{Remote, keys};
+use crate::remote::Remote;
 use crate::stamp::{Stamp, StampClock};
-use crate::sync::chains::Chains;
-use crate::sync::folded_log::FoldedLog;
-use crate::sync::missing::Missing;
 use crate::sync::quiet::Quiet;
 use crate::sync::room::Room;
 use crate::task;
@@ -75,8 +72,8 @@ impl Ledger {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
         let stamps = StampClock::new(parts.dir.node());
-        let mut order = Order::default();
-        take_times(&mut order, &parts);
+        let times = KeptTimes::restore(&parts.loaded, parts.remote.as_ref());
+        let mut order = Order { times, ..Order::default() };
         let own = parts.loaded.meta.get(OWN).cloned();
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
@@ -234,9 +231,8 @@ impl Ledger {
         }
         let greatest = self.read(|fold| fold.stamps().filter(|s| s.node == self.node()).max());
         let mut order = self.0.order.lock();
-        order.greatest = greatest.unwrap_or_default();
         let named_ms = order.log.of_node(self.node()).map(|stamp| stamp.ms).max();
-        order.named_ms = named_ms.unwrap_or(0);
+        order.given.restore(named_ms.unwrap_or(0), greatest.unwrap_or_default());
     }
 
     /// Applies what the journal has kept.
@@ -254,7 +250,7 @@ impl Ledger {
         }
         for record in records {
             let greatest = record.changes.iter().map(|change| change.stamp).max();
-            order.greatest = order.greatest.max(greatest.unwrap_or_default());
+            order.given.note(greatest.unwrap_or_default());
             let Note { torn, private } = record.note;
             for (digest, check) in torn {
                 self.note_torn(digest, check);
@@ -322,19 +318,6 @@ impl Ledger {
     }
 }
 
-/// Brings back what was known of time.
-fn take_times(order: &mut Order, parts: &LedgerParts) {
-    let known = parts.loaded.meta.get(TIMES);
-    order.times = known.map(|times| PathTimes::decode(times)).unwrap_or_default();
-    order.saved_times = order.times;
-    if let Some(remote) = &parts.remote {
-        remote.assume_ahead(order.times.ahead_ms);
-        let declared = parts.loaded.meta.get(DECLARED).map(|bytes| decode_declared(bytes));
-        order.saved_declared = declared.unwrap_or_default();
-        remote.assume_expiry(order.saved_declared);
-    }
-}
-
 /// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
 /// from before may have been replaced without a trace.
 fn lacks(order: &Order, parts: &LedgerParts) -> bool {
@@ -345,12 +328,7 @@ fn lacks(order: &Order, parts: &LedgerParts) -> bool {
 
 /// Brings back what the index remembered.
 fn restore(order: &mut Order, loaded: LoadedIndex) -> Fold {
-    let seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    let chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
-    let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));
-    order.saved_missing = missing.unwrap_or_default();
-    order.log = FoldedLog::restore(seen, chains, order.saved_missing.clone());
-    order.aside = loaded.meta.get(ASIDE).map(|aside| Aside::decode(aside)).unwrap_or_default();
-    order.saved_aside = order.aside.clone();
+    (order.saved, order.log) = Saved::restore(&loaded);
+    order.aside = Aside::restore(&loaded);
     loaded.fold
 }

@@ -192,7 +192,7 @@ impl Ledger {
             // No other node can have an older version that would come back.
             fold.reset(&change.path, None);
         }
-        order.dirty.paths.insert(change.path.clone());
+        order.saved.path_moved(&change.path);
         self.note_own(order, fold, &change.path);
     }
 

@@ -41,7 +41,7 @@ impl Ledger {
                 PurgeMark::Locations(_) => None,
             };
         }
-        let listed_ms = self.0.order.lock().times.listed_ms;
+        let listed_ms = self.listed_ms();
         if self.now_ms() > listed_ms.saturating_add(self.kept_age().trust_ms()) {
             // Others may have stored again what looks old here.
             return None;
@@ -87,7 +87,7 @@ impl Ledger {
                     }
                 } else if goes {
                     fold.forget(path);
-                    order.dirty.paths.insert(path.clone());
+                    order.saved.path_moved(path);
                     self.note_own(order, &fold, path);
                 }
                 goes
@@ -152,7 +152,7 @@ impl Ledger {
                 let same = |known: &Register| known.entry.is_none() && known.stamp == *stamp;
                 if fold.register(path).is_some_and(|known| same(&known)) {
                     fold.forget(path);
-                    order.dirty.paths.insert(path.clone());
+                    order.saved.path_moved(path);
                 }
             }
         }
@@ -215,7 +215,7 @@ impl Ledger {
             for (digest, location) in unused {
                 if self.is_over(&order, &mut fold, &digest, location.stored_ms) {
                     fold.unlocate(&digest, &location);
-                    order.dirty.locations.insert(digest);
+                    order.saved.location_moved(digest);
                 }
             }
         }

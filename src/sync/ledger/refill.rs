@@ -4,15 +4,14 @@
 //! moves meanwhile is saved behind it, as always, and overrules it.
 
 use super::Ledger;
-use super::aside::ASIDE;
-use super::save::{CHAINS, GATHER_FACTS, MISSING};
-use super::times::PathTimes;
+use super::save::GATHER_FACTS;
+use super::saved::Saved;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::Register;
-use crate::remote::{Declared, keys};
+use crate::remote::keys;
 
 impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
@@ -85,16 +84,14 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         // By name, as all that is filled.
-        batch.meta(ASIDE, &order.aside.encode());
-        order.saved_aside.clone_from(&order.aside);
-        batch.meta(CHAINS, &order.log.chains().encode());
-        (order.saved_declared, order.saved_times) = (Declared::Unknown, PathTimes::default());
-        self.save_declared(&mut order.saved_declared, &mut batch);
-        batch.meta(MISSING, &order.log.missing().encode());
+        order.aside.save_again(&mut batch);
+        Saved::save_chains(&order.log, &mut batch);
+        order.times.save_again();
+        order.times.save_declared(self.0.remote.as_ref(), &mut batch);
+        order.saved.save_missing(&order.log, &mut batch);
         order.own.save_again();
         order.own.save(&mut batch);
-        order.saved_missing.clone_from(order.log.missing());
-        self.save_times(order.times, &mut order.saved_times, &mut batch);
+        order.times.save(self.0.remote.as_ref(), &mut batch);
         for stamp in order.log.sorted() {
             batch.seen(&keys::commit_name(&stamp));
         }

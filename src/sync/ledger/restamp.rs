@@ -86,7 +86,7 @@ impl Ledger {
         let left = batch.contents();
         let gone = puts.into_iter().filter(|put| !left.contains(put));
         batch.dropped.extend(gone.map(|(digest, _)| digest));
-        order.times.late_upto = order.times.late_upto.max(late.upto.0);
+        order.times.note_late(late.upto);
         order.late = (batch.upto < late.upto).then_some(late);
         let superseded = before - batch.changes.len();
         tracing::info!(
@@ -102,7 +102,7 @@ impl Ledger {
         let upto = self.0.journal.last();
         let changes = records.iter().flat_map(|record| &record.changes);
         let mut changes = changes.filter(|change| !self.stays_here(&change.path));
-        let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
+        let begun = records.first().is_some_and(|first| order.times.is_late(first.seq));
         if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
             order.late = Some(Restamp { upto, ..Restamp::default() });
         }

@@ -151,7 +151,7 @@ impl Ledger {
         if known != shown {
             fold.reset(path, known);
         }
-        order.dirty.paths.insert(path.clone());
+        order.saved.path_moved(path);
         order.apart.leave(path);
         self.set_own(order, fold, path, None);
     }

@@ -4,36 +4,15 @@
 //! without the remote shows everything that a start before it showed. A path with changes in the queue
 //! that others need not ever hear of is not saved: the journal has it.
 
-use std::collections::BTreeSet;
-
 use super::Ledger;
-use super::aside::ASIDE;
-use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{FactBatch, Flushed, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
-use crate::remote::keys;
-use crate::stamp::Stamp;
 use crate::task;
 
-/// The name in the index under which the chains lie.
-pub(super) const CHAINS: &str = "chains";
-/// The name in the index under which the missing commits lie.
-pub(super) const MISSING: &str = "missing";
 /// Facts that are taken under the lock at once, roughly.
 pub(super) const GATHER_FACTS: usize = 5000;
-
-/// What moved since the last save.
-#[derive(Debug, Default)]
-pub(super) struct Dirty {
-    pub(super) paths: BTreeSet<TreePath>,
-    pub(super) locations: BTreeSet<Digest>,
-    pub(super) seen: Vec<Stamp>,
-    pub(super) unseen: Vec<Stamp>,
-    /// Everything up to this record is remote.
-    pub(super) ack: Option<Seq>,
-}
 
 /// A part of what moved.
 struct Gathered {
@@ -78,8 +57,7 @@ impl Ledger {
                     self.0.journal.ack(upto)?;
                 } else {
                     // With the next save, which fills the index anew if it has lost something.
-                    let mut order = self.0.order.lock();
-                    order.dirty.ack = order.dirty.ack.max(Some(upto));
+                    self.0.order.lock().saved.remote_upto(upto);
                 }
             }
             if last {
@@ -126,7 +104,7 @@ impl Ledger {
         let fold = self.0.fold.read();
         let mut unsure = order.save_apart(&fold, self.0.journal.acked(), &mut batch);
         while batch.len() < GATHER_FACTS
-            && let Some(path) = order.dirty.paths.pop_first()
+            && let Some(path) = order.saved.next_path()
         {
             let apart = order.apart.has(&path);
             if self.0.remote.is_none() || (order.queue.is_private(&path) && !apart) {
@@ -141,38 +119,22 @@ impl Ledger {
             }
         }
         while batch.len() < GATHER_FACTS
-            && let Some(digest) = order.dirty.locations.pop_first()
+            && let Some(digest) = order.saved.next_location()
         {
             match fold.location(&digest) {
                 Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
         }
-        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
+        if order.saved.has_more() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
-        let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
-        if !seen.is_empty() {
-            batch.meta(CHAINS, &order.log.chains().encode());
-        }
-        if *order.log.missing() != order.saved_missing {
-            batch.meta(MISSING, &order.log.missing().encode());
-            order.saved_missing.clone_from(order.log.missing());
-        }
-        if !order.aside.holds_as(&order.saved_aside) {
-            batch.meta(ASIDE, &order.aside.encode());
-            order.saved_aside.clone_from(&order.aside);
-        }
+        order.aside.save(&mut batch);
         order.own.save(&mut batch);
-        self.save_declared(&mut order.saved_declared, &mut batch);
-        self.save_times(order.times, &mut order.saved_times, &mut batch);
-        for stamp in &seen {
-            batch.seen(&keys::commit_name(stamp));
-        }
-        for stamp in &unseen {
-            batch.forget_seen(&keys::commit_name(stamp));
-        }
-        Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
+        order.times.save_declared(self.0.remote.as_ref(), &mut batch);
+        order.times.save(self.0.remote.as_ref(), &mut batch);
+        let (learned, ack) = order.saved.finish(&order.log, &mut batch);
+        Gathered { batch, ack, unsure, learned, last: true }
     }
 
     /// Shortens the journal of a node whose journal is all there is.

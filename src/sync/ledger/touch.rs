@@ -113,7 +113,7 @@ impl Ledger {
         let Some(known) = self.touches(order, fold, change) else { return false };
         order.touched.note(&change.path, &known);
         fold.apply(change, now);
-        order.dirty.paths.insert(change.path.clone());
+        order.saved.path_moved(&change.path);
         true
     }
 

@@ -78,18 +78,8 @@ impl<'a> Turn<'a> {
         let stamps = &self.ledger.0.stamps;
         let fold = self.ledger.0.fold.read();
         let several = ops.len() > 1;
-        let greatest = &mut self.order.greatest;
-        // A stamp behind what this node did at these paths while its clock was far ahead, and has not sent yet.
-        let mut behind = |last: Option<Stamp>| {
-            let next = stamps.next(now_ms);
-            let last = last.filter(|last| *last > next && last.node == next.node);
-            let stamp = last.map_or(next, |last| {
-                let last = last.max(*greatest);
-                Stamp { counter: last.counter.saturating_add(1), ..last }
-            });
-            *greatest = stamp.max(*greatest);
-            stamp
-        };
+        let given = &mut self.order.given;
+        let mut behind = |last: Option<Stamp>| given.behind(stamps.next(now_ms), last);
         let own = self.ledger.node();
         let last = |path: &TreePath| {
             let last = fold.register(path).map(|register| register.last_stamp());
