@@ -8,21 +8,16 @@
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 
 mod adopt;
-mod apart;
 mod apply;
 mod aside;
 mod given;
-mod hold;
 mod inline;
 mod lost_blobs;
-mod needless;
 mod open;
+mod outbox;
 mod own;
 mod purge;
-mod queue;
 mod refill;
-mod restamp;
-mod ride;
 mod same;
 mod save;
 mod saved;
@@ -31,7 +26,6 @@ mod snapshot;
 mod stored;
 mod times;
 mod torn;
-mod touch;
 mod turn;
 mod twin;
 #[cfg(test)]
@@ -47,19 +41,16 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
-use self::apart::Apart;
 use self::aside::Aside;
 pub use self::aside::SetAside;
 use self::given::GivenStamps;
-pub use self::hold::{HOLD_MAX, HoldToken};
 use self::lost_blobs::{Bad, Doubted};
-use self::needless::LeftOut;
 pub use self::open::LedgerParts;
+use self::outbox::Outbox;
+pub use self::outbox::{HOLD_MAX, HoldToken};
+pub(in crate::sync) use self::outbox::{Outlook, PACKED_BELOW_BYTES, TOUCH_EVERY};
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
-use self::queue::Queue;
-pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
-use self::restamp::Restamp;
 use self::saved::Saved;
 use self::shown::Unsent;
 use self::snapshot::Before;
@@ -67,17 +58,13 @@ pub(in crate::sync) use self::snapshot::Snapshot;
 use self::times::KeptTimes;
 pub use self::times::known_of_index;
 use self::torn::TornContents;
-pub(in crate::sync) use self::touch::TOUCH_EVERY;
-use self::touch::Touched;
 pub use self::turn::{Turn, Written};
-use super::batch::Batch;
-use super::doubts::Amends;
 use super::folded_log::FoldedLog;
 use super::quiet::Quiet;
-use super::room::{PENDING_RECORDS_MAX, Room};
+use super::room::Room;
 use crate::clock::Clock;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
 use crate::metrics::Histogram;
 use crate::name::TreePath;
@@ -85,12 +72,6 @@ use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
 use crate::remote::{KnownStore, Remote};
 use crate::stamp::{NodeId, Stamp, StampClock};
 
-/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
-/// names and changes attributes begins no file, and is not asked to wait before.
-const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
-const PENDING_META_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the namespace in memory with which the same holds: some fifteen million entries with usual paths.
-const NAMESPACE_BYTES_MAX: u64 = 2 << 30;
 /// The most changes in one record; one commit holds them all.
 pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
@@ -195,8 +176,8 @@ pub struct Traffic {
 /// What is guarded by the order lock.
 #[derive(Default)]
 struct Order {
-    queue: Queue,
     log: FoldedLog,
+    outbox: Outbox,
     saved: Saved,
     times: KeptTimes,
     given: GivenStamps,
@@ -205,11 +186,6 @@ struct Order {
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
     own: Own,
-    apart: Apart,
-    touched: Touched,
-    left_out: LeftOut,
-    /// Set while late changes go.
-    late: Option<Restamp>,
 }
 
 /// What is published here and not yet remote.
@@ -264,22 +240,6 @@ impl Ledger {
     /// Makes a stamp that is greater than every stamp in the namespace.
     pub fn next_stamp(&self) -> Stamp {
         self.0.stamps.next(self.now_ms())
-    }
-
-    /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
-    /// they are the way back.
-    fn check_bounds(&self, order: &Order, changes: &[Change]) -> Result<()> {
-        if changes.iter().all(|change| change.op == Op::Remove) {
-            return Ok(());
-        }
-        let full = |what: &str| Err(Error::new(Kind::NoSpace, format!("no room for more {what}")));
-        if self.0.fold.read().bytes() > NAMESPACE_BYTES_MAX {
-            return full("names and attributes");
-        }
-        if self.0.room.records() > RECORDS_MAX || order.queue.meta() > PENDING_META_BYTES_MAX {
-            return full("changes that are not yet remote");
-        }
-        Ok(())
     }
 
     /// Reports whether a later change of the path is known.
@@ -401,22 +361,6 @@ impl Ledger {
         &self.0.traffic
     }
 
-    /// Reports what is not yet remote, with what the store refuses.
-    pub fn pending(&self) -> Pending {
-        let (records, bytes, oldest) = self.0.order.lock().queue.totals();
-        let waited = oldest.map_or(Duration::ZERO, |at| self.0.clock.mono().saturating_sub(at));
-        let aside = self.aside();
-        let (records, bytes) = (records + aside.contents, bytes + aside.bytes);
-        Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
-    }
-
-    /// Counts records that wait for a batch, that are held, and that are in a batch; and contents that are set aside.
-    pub(in crate::sync) fn stages(&self) -> (u64, u64, u64, u64) {
-        let order = self.0.order.lock();
-        let (queued, held, taken) = order.queue.stages(self.0.clock.mono(), HOLD_MAX);
-        (queued, held, taken, order.aside.len())
-    }
-
     /// Returns the room for new data.
     pub fn room(&self) -> &Room {
         &self.0.room
@@ -484,64 +428,9 @@ impl Ledger {
         self.0.remote_upto.subscribe()
     }
 
-    /// Says whether there is a batch to take; `enough` bytes for packs make one.
-    pub(super) fn outlook(&self, enough: u64) -> Outlook {
-        let order = self.0.order.lock();
-        match order.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX) {
-            Outlook::Nothing | Outlook::Held(_) if order.bad.has_amends() => Outlook::Open,
-            outlook => outlook,
-        }
-    }
-
-    /// Takes the next batch.
-    pub(super) fn take(&self) -> Option<Batch> {
-        let now = self.0.clock.mono();
-        let (taken, amends) = {
-            let mut order = self.0.order.lock();
-            let mut taken = order.queue.take(now, HOLD_MAX);
-            if taken.is_none() && order.bad.has_amends() {
-                taken = Some(order.queue.take_nothing(now));
-            }
-            (taken?, order.bad.take_amends())
-        };
-        // Without the lock: programs publish meanwhile.
-        let mut batch = Batch::of(taken, amends);
-        let mut order = self.0.order.lock();
-        let resets = order.queue.settle(&mut batch);
-        self.board(&order, &self.0.fold.read(), &mut batch);
-        let mut fold = self.0.fold.write();
-        for (path, removed, before) in resets {
-            // A later change in the queue stands.
-            if fold.register(&path).is_some_and(|register| register.stamp == removed) {
-                fold.reset(&path, before);
-            }
-        }
-        Some(batch)
-    }
-
     /// Reports whether all that programs change stays on this node.
     pub fn is_private(&self) -> bool {
         self.0.private && self.0.remote.is_some()
-    }
-
-    /// Notes that some records of a private mount need not wait for the store. Returns false when none waits.
-    pub(super) fn settle_private(&self) -> bool {
-        let now = self.0.clock.mono();
-        let Some(taken) = self.0.order.lock().queue.take(now, HOLD_MAX) else { return false };
-        debug_assert!(taken.changes.is_empty(), "a private mount has nothing to send");
-        self.committed(&Batch::of(taken, Amends::default()), Vec::new(), None);
-        true
-    }
-
-    /// Lets go of everything that is held.
-    pub(super) fn release_all(&self) {
-        self.0.order.lock().queue.release_all();
-        self.0.queued.notify_waiters();
-    }
-
-    fn note_totals(&self, order: &Order) {
-        let (records, bytes, _) = order.queue.totals();
-        self.0.room.note_pending(records, bytes);
     }
 }
 

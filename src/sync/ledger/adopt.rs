@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::MutexGuard;
 
-use super::{Ledger, Moved, Order};
+use super::{Ledger, Moved};
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Op, Time};
+use crate::namespace::{Fold, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::draft::LogView;
 
@@ -78,7 +78,6 @@ impl Ledger {
             order.saved.replaced_by(&log);
             order.log = log;
             order.before = None;
-            order.touched.clear();
             let old = std::mem::replace(&mut *fold, new);
             self.0.folded.fetch_add(1, Ordering::Relaxed);
             (moved, old, self.count_applied())
@@ -99,36 +98,6 @@ impl Ledger {
         let mut order = self.0.order.lock();
         self.0.fold.write().reset(path, None);
         order.saved.path_moved(path);
-    }
-
-    /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one.
-    fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
-        for path in order.own.paths().filter(|path| !order.apart.has(path)) {
-            if let Some(register) = old.register(path) {
-                new.reset(path, Some(register));
-            }
-        }
-        for path in order.queue.paths() {
-            let (shown, remote) = (old.register(&path), order.queue.committed(&path));
-            order.queue.rebase(&path, new.register(&path));
-            let Some(shown) = shown.filter(|_| !order.apart.has(&path)) else { continue };
-            let (content, attrs) = remote.map_or((None, None), |r| (Some(r.stamp), r.attr_stamp));
-            if content != Some(shown.stamp) {
-                new.restore(&path, &shown);
-                let content = shown.entry.as_ref().and_then(Entry::content);
-                if let Some((digest, _)) = content
-                    && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
-                {
-                    self.0.blobs.mark_unsaved(&digest);
-                }
-            } else if let (Some(stamp), Some(entry)) = (shown.attr_stamp, shown.entry)
-                && attrs != Some(stamp)
-            {
-                let op = Op::Attrs { of: shown.stamp, attrs: entry.attrs };
-                new.apply(&Change { path, stamp, op }, Time::default());
-            }
-        }
-        self.keep_apart(order, old, new);
     }
 }
 

@@ -54,14 +54,12 @@ impl Intake for Arriving<'_> {
             return;
         }
         order.keep(&change.path, fold);
-        if order.apart.has(&change.path) {
-            order.queue.hear(change);
+        let waits = order.outbox.hear(change);
+        if order.outbox.is_apart(&change.path) {
             self.moved.extend(ledger.hear_apart(order, fold, change, self.now));
             return;
         }
-        order.touched.hear(change);
-        let waits = order.queue.hear(change);
-        if waits && self.is_own && order.late.is_some() {
+        if waits && self.is_own && order.outbox.is_restamping() {
             // A run before has sent it. What waits is the same change or a later one of ours, and
             // stays what is shown.
             let known = fold.register(&change.path);
@@ -72,7 +70,7 @@ impl Intake for Arriving<'_> {
         order.saved.path_moved(&change.path);
         if fold.apply(change, self.now) != Applied::Nothing {
             self.moved.push(change.path.clone());
-            self.again.extend(order.left_out.hear(change));
+            self.again.extend(order.outbox.take_left_out(change));
         }
     }
 }
@@ -192,15 +190,12 @@ impl Ledger {
                     order.saved.path_moved(&change.path);
                 }
             }
-            order.queue.done(batch);
             self.landed(&mut order, batch);
             order.bad.end_renewals(&batch.amends.renewals);
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
             self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
             order.saved.remote_upto(batch.upto);
-            order.say_apart(batch.upto);
-            self.note_totals(&order);
             // What no path points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that a publish of the same keeps it again.
             let fold = self.0.fold.read();

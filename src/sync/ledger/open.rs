@@ -156,7 +156,7 @@ impl Ledger {
     fn refuse_backlog(&self) -> Result<()> {
         let left = {
             let order = self.0.order.lock();
-            order.queue.changes_left() as u64 + order.aside.len()
+            order.outbox.changes_left() as u64 + order.aside.len()
         };
         if !self.0.private || left == 0 {
             return Ok(());
@@ -258,7 +258,7 @@ impl Ledger {
             let stays = self.judge(&order, &record.changes, private);
             let Split { mut changes, own, mut apart } = self.split(&stays, record.changes);
             apart.retain(|change| {
-                let is_gone = order.apart.is_gone(change);
+                let is_gone = order.outbox.is_gone(change);
                 gone.extend(is_gone.then_some(change.stamp));
                 !is_gone
             });
@@ -268,10 +268,7 @@ impl Ledger {
             for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
-                    order.track(change, &fold);
-                    order.queue.disown(&change.path, &queued);
-                    // The run before may have sent it without noting that.
-                    order.queue.touch(&change.path);
+                    order.outbox.track_again(change, &fold, &queued);
                     self.note_put(record.seq, &order, &fold, &change.op);
                     // The remote may be another than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
@@ -285,7 +282,7 @@ impl Ledger {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
-                let overtaken = overtaken && order.late.is_some();
+                let overtaken = overtaken && order.outbox.is_restamping();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     fold.reset(&change.path, None);
                 }
@@ -306,10 +303,9 @@ impl Ledger {
             }
             drop(fold);
             if self.0.remote.is_some() {
-                order.queue.push(record.seq, changes, self.0.clock.mono(), None);
+                self.enqueue(&mut order, record.seq, changes, None);
             }
         }
-        self.note_totals(&order);
         drop(order);
         tracing::info!(
             records = count,

@@ -11,7 +11,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::apart::Stays;
+use super::outbox::Stays;
 use super::{Ledger, Order};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};

@@ -4,7 +4,6 @@
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
-use super::apart::ApartReason;
 use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -72,14 +71,14 @@ impl Ledger {
             due.retain(|path| {
                 let order = &mut *order;
                 // It may have been written since, or waits in the journal.
-                let private = order.apart.why(path) == Some(ApartReason::Private);
+                let private = order.outbox.is_private(path);
                 let again = fold.register(path).is_some_and(|register| {
                     (private && self.is_lost(&fold, &register))
                         || self
                             .back_then(&fold, |living| self.is_purgeable(living, path, &register))
                 });
-                let goes = again && !order.queue.has(path);
-                if goes && order.apart.has(path) {
+                let goes = again && !order.outbox.is_queued(path);
+                if goes && order.outbox.is_apart(path) {
                     let now = Time::from_wall(self.0.clock.wall());
                     for path in self.with_unit(order, path) {
                         self.give_up(order, &mut fold, &path, now);
@@ -116,7 +115,7 @@ impl Ledger {
         let Some(upto) = upto else { return Vec::new() };
         let order = self.0.order.lock();
         let fold = self.0.fold.read();
-        let private = order.apart.private_between(from, upto);
+        let private = order.outbox.private_between(from, upto);
         let is_lost = |path: &&TreePath| {
             fold.register(path).is_some_and(|register| self.is_lost(&fold, &register))
         };
@@ -224,8 +223,7 @@ impl Ledger {
 
     fn is_over(&self, order: &Order, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
         // What others know of a path, or will again, needs it although the path shows something else here.
-        let known =
-            order.queue.uses(digest) || order.apart.uses(digest) || order.touched.uses(digest);
+        let known = order.outbox.uses(digest);
         if known {
             fold.wake(digest);
         }

@@ -74,7 +74,7 @@ impl Ledger {
 
     fn apart_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
-        self.0.order.lock().apart.save_again(self.0.journal.acked(), &mut batch);
+        self.0.order.lock().outbox.save_again(self.0.journal.acked(), &mut batch);
         batch
     }
 
@@ -110,13 +110,9 @@ impl Ledger {
             let first: Option<(TreePath, Register)> = first.map(|found| (root.clone(), found));
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
-                let apart = order.apart.has(&path);
-                if apart || !order.queue.is_private(&path) {
-                    unsure |= order.queue.has(&path)
-                        || apart
-                        || self.stays_here(&path)
-                        || order.touched.has(&path);
-                    if let Some(register) = order.apart.filled(&path, register) {
+                if !order.outbox.is_unheard(&path) {
+                    unsure |= order.outbox.is_ahead(&path) || self.stays_here(&path);
+                    if let Some(register) = order.outbox.filled(&path, register) {
                         batch.register(&path, &register);
                     }
                 }

@@ -4,7 +4,6 @@
 //! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
 //! bytes back: that is a change, although it looks the same.
 
-use super::apart::ApartReason;
 use super::{Ledger, Order};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Fold, Op, Register};
@@ -36,11 +35,7 @@ impl Ledger {
     fn stands(&self, order: &Order, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
         match op {
             // Others do not have what an earlier, private mount has left here.
-            Op::Put(_)
-                if !self.0.private && order.apart.why(path) == Some(ApartReason::Private) =>
-            {
-                None
-            }
+            Op::Put(_) if !self.0.private && order.outbox.is_private(path) => None,
             // Over a tombstone it is a change: it also removes what is older and has not arrived yet.
             Op::Remove => (!fold.knows(path) && !fold.is_directory(path)).then(Stamp::default),
             Op::Attrs { of, attrs } => {

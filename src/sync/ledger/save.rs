@@ -75,7 +75,7 @@ impl Ledger {
             Some(Flushed::Unsure) | None => false,
             Some(Flushed::Off) => {
                 let order = self.0.order.lock();
-                order.own.is_empty() && order.apart.is_empty()
+                order.own.is_empty() && order.outbox.keeps_nothing()
             }
         }
     }
@@ -102,17 +102,15 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let mut unsure = order.save_apart(&fold, self.0.journal.acked(), &mut batch);
+        let mut unsure = order.outbox.save(&fold, self.0.journal.acked(), &mut batch);
         while batch.len() < GATHER_FACTS
             && let Some(path) = order.saved.next_path()
         {
-            let apart = order.apart.has(&path);
-            if self.0.remote.is_none() || (order.queue.is_private(&path) && !apart) {
+            if self.0.remote.is_none() || order.outbox.is_unheard(&path) {
                 continue;
             }
             // What is not sent stands on the journal as long as the index does not have it.
-            let stays = apart || self.stays_here(&path);
-            unsure |= order.queue.has(&path) || stays || order.touched.has(&path);
+            unsure |= order.outbox.is_ahead(&path) || self.stays_here(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
@@ -152,7 +150,7 @@ impl Ledger {
             self.read(|fold| {
                 let all = fold.registers().flat_map(|(path, register)| {
                     // A later mount with a remote must not send them.
-                    let private = order.apart.is_private(&path, register.stamp);
+                    let private = order.outbox.is_private_version(&path, register.stamp);
                     changes_of(&path, &register).into_iter().map(move |change| (change, private))
                 });
                 all.collect::<Vec<_>>()

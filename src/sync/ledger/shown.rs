@@ -197,7 +197,7 @@ impl Ledger {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
         // What a path of this node alone has, no other node need have.
-        let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.apart.has_private();
+        let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.outbox.has_private();
         let listed = *self.0.listed.lock();
         self.0.unsent.note(seq, digest, listed.filter(|_| in_use));
         if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_unsure(&digest, stored_ms)) {

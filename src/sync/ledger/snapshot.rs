@@ -47,26 +47,9 @@ impl Order {
         {
             return;
         }
-        let register = self.committed(path, || fold.register(path));
+        let register = self.outbox.known_to_others(path, || fold.register(path));
         if let Some(before) = &mut self.before {
             before.registers.insert(path.clone(), register);
-        }
-    }
-
-    /// Returns what is remote of a path that shows `shown`.
-    fn committed(
-        &self,
-        path: &TreePath,
-        shown: impl FnOnce() -> Option<Register>,
-    ) -> Option<Register> {
-        if self.queue.has(path) {
-            self.queue.committed(path)
-        } else if self.apart.has(path) {
-            self.apart.known(path)
-        } else if self.touched.has(path) {
-            self.touched.known(path)
-        } else {
-            shown()
         }
     }
 }
@@ -152,7 +135,8 @@ impl Snapshot {
                 continue;
             }
             let kept = order.before.as_mut().and_then(|before| before.registers.remove(&path));
-            let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
+            let register =
+                kept.unwrap_or_else(|| order.outbox.known_to_others(&path, || Some(shown)));
             let Some(register) = register else { continue };
             let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
             // What only this node could not read is where the log says, for a node that starts from this.

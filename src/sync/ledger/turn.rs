@@ -8,10 +8,8 @@ use std::sync::atomic::Ordering;
 
 use parking_lot::MutexGuard;
 
-use super::apart::Stays;
-use super::hold::HoldToken;
+use super::outbox::{Hold, HoldToken, Stays, Weight};
 use super::own::Split;
-use super::queue::{Hold, Weight};
 use super::{Ledger, Order, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::local::Seq;
@@ -133,7 +131,7 @@ impl Written<'_> {
                     {
                         return false;
                     }
-                    order.track(change, &fold);
+                    order.outbox.track(change, &fold);
                     ledger.note_put(seq, order, &fold, &change.op);
                 }
                 fold.apply(change, now);
@@ -157,9 +155,7 @@ impl Written<'_> {
         if shared {
             // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.
             let hold = self.hold.take().filter(|_| !changes.is_empty());
-            order.queue.push(seq, changes, ledger.0.clock.mono(), hold);
-            ledger.note_totals(order);
-            ledger.0.queued.notify_waiters();
+            ledger.enqueue(order, seq, changes, hold);
         }
         stamps
     }

@@ -9,11 +9,11 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use super::queue::Weight;
-use super::{Ledger, Order, RECORD_META_BYTES_MAX};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
+use crate::sync::ledger::{Ledger, Order, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
@@ -79,31 +79,9 @@ impl Touched {
     }
 }
 
-impl Order {
-    /// Notes that a change is about to be applied to `fold` and queued.
-    pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
-        if self.apart.has(&change.path) {
-            // What is shown is not what others know.
-            let known = self.apart.known(&change.path);
-            let is_known = known.as_ref().is_some_and(|known| known.entry.is_some());
-            self.queue.track(change, known, is_known);
-        } else {
-            let shown = fold.register(&change.path);
-            let is_known = match &shown {
-                Some(shown) => shown.entry.is_some(),
-                None => fold.knows(&change.path),
-            };
-            self.queue.track(change, shown, is_known);
-        }
-        if let Some(known) = self.touched.sent(&change.path) {
-            self.queue.rebase(&change.path, Some(known));
-        }
-    }
-}
-
 impl Ledger {
     /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
-    pub(super) fn take_touch(
+    pub(in crate::sync::ledger) fn take_touch(
         &self,
         order: &mut Order,
         fold: &mut Fold,
@@ -111,7 +89,7 @@ impl Ledger {
         now: Time,
     ) -> bool {
         let Some(known) = self.touches(order, fold, change) else { return false };
-        order.touched.note(&change.path, &known);
+        order.outbox.touched.note(&change.path, &known);
         fold.apply(change, now);
         order.saved.path_moved(&change.path);
         true
@@ -121,8 +99,8 @@ impl Ledger {
     fn touches(&self, order: &Order, fold: &Fold, change: &Change) -> Option<Register> {
         let Op::Attrs { of, attrs } = &change.op else { return None };
         if self.0.profiles.classify(&change.path).touch != Some(Touch::Times)
-            || order.queue.has(&change.path)
-            || order.touched.paths.len() >= TOUCHED_MAX
+            || order.outbox.queue.has(&change.path)
+            || order.outbox.touched.paths.len() >= TOUCHED_MAX
         {
             return None;
         }
@@ -152,7 +130,7 @@ impl Ledger {
         {
             let fold = self.0.fold.read();
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let touched = order.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
+            let touched = order.outbox.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
             for path in touched.take(TOGETHER_MAX) {
                 if let Some(change) = self.times_of(&fold, path) {
                     meta += Weight::of(std::slice::from_ref(&change)).meta;
@@ -170,15 +148,13 @@ impl Ledger {
             {
                 let fold = self.0.fold.read();
                 for change in &changes {
-                    order.track(change, &fold);
+                    order.outbox.track(change, &fold);
                 }
             }
-            order.queue.push(seq, changes, self.0.clock.mono(), None);
-            self.note_totals(order);
-            self.0.queued.notify_waiters();
+            self.enqueue(order, seq, changes, None);
         }
         for path in &paths {
-            order.touched.sent(path);
+            order.outbox.touched.sent(path);
         }
         Ok(paths.pop())
     }

@@ -6,12 +6,12 @@
 
 use super::apart::ApartReason;
 use super::touch::TOUCHED_MAX;
-use super::{Ledger, Order};
 use crate::error::Result;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::{Ledger, Order};
 
 /// A larger file is more than a note of a use, and travels as any other.
 const RIDE_BYTES_MAX: u64 = 4096;
@@ -20,7 +20,7 @@ const RIDES_MAX: usize = 1000;
 
 impl Ledger {
     /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
-    pub(super) fn take_ride(
+    pub(in crate::sync::ledger) fn take_ride(
         &self,
         order: &mut Order,
         fold: &mut Fold,
@@ -40,7 +40,7 @@ impl Ledger {
         if self.0.profiles.classify(path).touch != Some(Touch::Content) {
             return false;
         }
-        let waits = match order.apart.why(path) {
+        let waits = match order.outbox.apart.why(path) {
             Some(ApartReason::Used) => true,
             Some(ApartReason::Incomplete(_) | ApartReason::Private) => return false,
             None => false,
@@ -62,7 +62,7 @@ impl Ledger {
                     && is_note(&shown)
                     && entry.link.is_none()
                     && same_but_times(&entry.attrs)
-                    && (waits || order.apart.rides() < TOUCHED_MAX)
+                    && (waits || order.outbox.apart.rides() < TOUCHED_MAX)
             }
             Op::Attrs { of, attrs } => waits && *of == shown_stamp && same_but_times(attrs),
             Op::Remove => false,
@@ -85,7 +85,8 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let paths: Vec<TreePath> = order.apart.waiting(after).take(RIDES_MAX).cloned().collect();
+        let paths: Vec<TreePath> =
+            order.outbox.apart.waiting(after).take(RIDES_MAX).cloned().collect();
         let changes: Vec<Change> = paths.iter().flat_map(|path| changes_of(&fold, path)).collect();
         if changes.is_empty() {
             return Ok(None);
@@ -95,16 +96,14 @@ impl Ledger {
         let seq = self.0.journal.append(&changes)?;
         let fold = self.0.fold.read();
         for change in &changes {
-            order.track(change, &fold);
+            order.outbox.track(change, &fold);
             self.note_put(seq, order, &fold, &change.op);
         }
         for change in &changes {
             self.replace_apart(order, &fold, change);
         }
         drop(fold);
-        order.queue.push(seq, changes, self.0.clock.mono(), None);
-        self.note_totals(order);
-        self.0.queued.notify_waiters();
+        self.enqueue(order, seq, changes, None);
         Ok(paths.into_iter().last())
     }
 
@@ -113,7 +112,7 @@ impl Ledger {
         if batch.changes.is_empty() {
             return;
         }
-        let waiting = order.apart.waiting(None).filter(|path| !order.queue.has(path));
+        let waiting = order.outbox.apart.waiting(None).filter(|path| !order.outbox.queue.has(path));
         for path in waiting.take(RIDES_MAX) {
             let changes = changes_of(fold, path);
             for change in &changes {
@@ -126,16 +125,16 @@ impl Ledger {
     }
 
     /// Notes that others know what rode with a batch.
-    pub(super) fn landed(&self, order: &mut Order, batch: &Batch) {
+    pub(super) fn rides_landed(&self, order: &mut Order, batch: &Batch) {
         if batch.rides.is_empty() {
             return;
         }
         let mut fold = self.0.fold.write();
         for change in batch.changes.iter().filter(|change| batch.rides.contains(&change.path)) {
-            order.apart.hear(change);
+            order.outbox.apart.hear(change);
         }
         for path in &batch.rides {
-            if order.apart.why(path) == Some(ApartReason::Used) {
+            if order.outbox.apart.why(path) == Some(ApartReason::Used) {
                 self.compare_ride(order, &mut fold, path);
             }
         }
@@ -143,7 +142,7 @@ impl Ledger {
 
     /// Ends the wait of a path of which others know what is shown, or something later.
     pub(super) fn compare_ride(&self, order: &mut Order, fold: &mut Fold, path: &TreePath) {
-        let (known, shown) = (order.apart.known(path), fold.register(path));
+        let (known, shown) = (order.outbox.apart.known(path), fold.register(path));
         let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
         if known != shown && stamp(&known) <= stamp(&shown) {
             return;
@@ -152,7 +151,7 @@ impl Ledger {
             fold.reset(path, known);
         }
         order.saved.path_moved(path);
-        order.apart.leave(path);
+        order.outbox.apart.leave(path);
         self.set_own(order, fold, path, None);
     }
 }

@@ -14,13 +14,13 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ledger, Moved, Order};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
+use crate::sync::ledger::{Ledger, Moved, Order};
 use crate::sync::times::LOG_GRACE;
 
 /// The log must have been listed so short a time ago: what it shows may have been removed since.
@@ -113,7 +113,7 @@ impl Ledger {
         let Gone { moved, met } = {
             let mut order = self.0.order.lock();
             let order = &mut *order;
-            if order.late.is_some() {
+            if order.outbox.late.is_some() {
                 return false;
             }
             let mut fold = self.0.fold.write();
@@ -172,15 +172,15 @@ impl Ledger {
     ) -> Option<Needless> {
         let path = &change.path;
         // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
-        let all_here = batch.paths.get(path).copied() == Some(order.queue.changes(path));
+        let all_here = batch.paths.get(path).copied() == Some(order.outbox.queue.changes(path));
         if !all_here
             || batch.rides.contains(path)
-            || order.apart.has(path)
-            || order.touched.has(path)
+            || order.outbox.apart.has(path)
+            || order.outbox.touched.has(path)
         {
             return None;
         }
-        let known = order.queue.committed(path)?;
+        let known = order.outbox.queue.committed(path)?;
         let of = group_of(change);
         if known.stamp > of {
             return Some(Needless::Superseded);
@@ -222,9 +222,9 @@ impl Ledger {
             let path = &change.path;
             // Attributes go with the content that they belong to, and have come off with it.
             if let Some(count) = batch.paths.remove(path)
-                && let Some(known) = order.queue.committed(path)
+                && let Some(known) = order.outbox.queue.committed(path)
             {
-                order.queue.let_go(path, count);
+                order.outbox.queue.let_go(path, count);
                 let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
                 gone.met |= known.stamp.node != self.node() && apart_ms < WRITTEN_WITHIN_MS;
                 if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
@@ -238,13 +238,17 @@ impl Ledger {
         let at = self.0.clock.mono();
         for changes in groups.into_values() {
             tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
-            order.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
+            order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
         }
         gone
     }
 
     /// Publishes again what was left out, because a change of another node would have lost to it. Returns the paths.
-    pub(super) fn put_again(&self, order: &mut Order, changes: Vec<Change>) -> Vec<TreePath> {
+    pub(in crate::sync::ledger) fn put_again(
+        &self,
+        order: &mut Order,
+        changes: Vec<Change>,
+    ) -> Vec<TreePath> {
         match self.try_again(order, changes) {
             Ok(paths) => paths,
             Err(error) => {
@@ -259,16 +263,14 @@ impl Ledger {
         let now = Time::from_wall(self.0.clock.wall());
         let mut fold = self.0.fold.write();
         for change in &changes {
-            order.track(change, &fold);
+            order.outbox.track(change, &fold);
             self.note_put(seq, order, &fold, &change.op);
             fold.apply(change, now);
             order.saved.path_moved(&change.path);
         }
         drop(fold);
         let paths = changes.iter().map(|change| change.path.clone()).collect();
-        order.queue.push(seq, changes, self.0.clock.mono(), None);
-        self.note_totals(order);
-        self.0.queued.notify_waiters();
+        self.enqueue(order, seq, changes, None);
         Ok(paths)
     }
 }

@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 
-use super::{Ledger, Order};
 use crate::local::{Record, Seq};
 use crate::namespace::{Change, Fold, Op, Register, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::{Ledger, Order};
 
 /// What is known while late changes go.
 #[derive(Debug, Default)]
@@ -38,7 +38,8 @@ impl Restamp {
 impl Ledger {
     /// Reports whether a batch has to be stamped anew before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
-        !batch.changes.is_empty() && (self.0.order.lock().late.is_some() || self.has_late(batch))
+        !batch.changes.is_empty()
+            && (self.0.order.lock().outbox.late.is_some() || self.has_late(batch))
     }
 
     /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
@@ -65,14 +66,15 @@ impl Ledger {
         if self.0.stamps.is_far_ahead(now_ms) {
             self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
         }
-        let mut late = order.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
+        let mut late =
+            order.outbox.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
         let puts = batch.contents();
         let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
         for mut change in changes {
             let register = fold.register(&change.path);
             let here = batch.paths.get(&change.path).copied().unwrap_or(0);
-            let more = order.queue.changes(&change.path) > here;
-            let goes = match order.apart.known_mut(&change.path) {
+            let more = order.outbox.queue.changes(&change.path) > here;
+            let goes = match order.outbox.apart.known_mut(&change.path) {
                 // What is shown stays here, whatever others are told.
                 Some((known, register)) => {
                     self.stamp_one(known, &mut late, register, &mut change, more)
@@ -87,7 +89,7 @@ impl Ledger {
         let gone = puts.into_iter().filter(|put| !left.contains(put));
         batch.dropped.extend(gone.map(|(digest, _)| digest));
         order.times.note_late(late.upto);
-        order.late = (batch.upto < late.upto).then_some(late);
+        order.outbox.late = (batch.upto < late.upto).then_some(late);
         let superseded = before - batch.changes.len();
         tracing::info!(
             changes = before,
@@ -98,13 +100,13 @@ impl Ledger {
 
     /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
     /// then all of it gets new stamps, because some of it may have had them already.
-    pub(super) fn find_late(&self, order: &mut Order, records: &[Record]) {
+    pub(in crate::sync::ledger) fn find_late(&self, order: &mut Order, records: &[Record]) {
         let upto = self.0.journal.last();
         let changes = records.iter().flat_map(|record| &record.changes);
         let mut changes = changes.filter(|change| !self.stays_here(&change.path));
         let begun = records.first().is_some_and(|first| order.times.is_late(first.seq));
         if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
-            order.late = Some(Restamp { upto, ..Restamp::default() });
+            order.outbox.late = Some(Restamp { upto, ..Restamp::default() });
         }
     }
 
