@@ -10,32 +10,35 @@
 mod adopt;
 mod apply;
 mod aside;
+mod counts;
+mod disk;
 mod given;
+mod identity;
 mod inline;
+mod listeners;
 mod lost_blobs;
 mod open;
 mod outbox;
 mod own;
 mod purge;
+mod queue_signs;
 mod refill;
+mod reliance;
 mod same;
 mod save;
 mod saved;
 mod shown;
 mod snapshot;
+mod stay_rules;
 mod stored;
 mod times;
-mod torn;
 mod turn;
-mod twin;
-#[cfg(test)]
-mod untold;
+mod warned;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
@@ -43,139 +46,70 @@ use tokio::sync::{Notify, watch};
 pub(in crate::sync) use self::adopt::Overtaken;
 use self::aside::Aside;
 pub use self::aside::SetAside;
+use self::counts::LedgerCounts;
+pub use self::counts::Traffic;
+use self::disk::Disk;
 use self::given::GivenStamps;
-use self::lost_blobs::{Bad, Doubted};
+use self::identity::RunIdentity;
+pub use self::listeners::Moved;
+use self::listeners::{Listeners, Subscriber};
+use self::lost_blobs::Bad;
 pub use self::open::LedgerParts;
 use self::outbox::Outbox;
 pub use self::outbox::{HOLD_MAX, HoldToken};
 pub(in crate::sync) use self::outbox::{Outlook, PACKED_BELOW_BYTES, TOUCH_EVERY};
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
+use self::queue_signs::QueueSigns;
+use self::reliance::Reliance;
 use self::saved::Saved;
-use self::shown::Unsent;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
+use self::stay_rules::StayRules;
 use self::times::KeptTimes;
 pub use self::times::known_of_index;
-use self::torn::TornContents;
 pub use self::turn::{Turn, Written};
+use self::warned::Warned;
 use super::folded_log::FoldedLog;
-use super::quiet::Quiet;
 use super::room::Room;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
-use crate::metrics::Histogram;
+use crate::local::{Blobs, Seq, Staging};
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
-use crate::remote::{KnownStore, Remote};
-use crate::stamp::{NodeId, Stamp, StampClock};
+use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
+use crate::remote::Remote;
+use crate::stamp::{NodeId, Stamp};
 
 /// The most changes in one record; one commit holds them all.
 pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
 
-type Subscriber = Box<dyn Fn(Moved<'_>) + Send + Sync>;
-
-/// What other nodes have moved.
-#[derive(Debug, Clone, Copy)]
-pub struct Moved<'a> {
-    /// What [`Ledger::applied`] says of it.
-    pub count: u64,
-    /// The paths that moved; `None` when it may be any. Without one, names are in doubt and nothing moved.
-    pub paths: Option<&'a [TreePath]>,
-}
-
 /// The namespace and the journal of one node; cheap to clone.
 #[derive(Clone)]
 pub struct Ledger(Arc<Inner>);
 
 struct Inner {
-    /// Holds the lock of the cache directory for as long as this process uses what is in it.
-    dir: CacheDir,
     clock: Clock,
-    /// What the first row of commits of this run is called.
-    incarnation: u64,
-    stamps: StampClock,
     remote: Option<Remote>,
-    journal: Journal,
-    blobs: Blobs,
-    staging: Staging,
-    index: Index,
-    /// What is known of clients, which says what stays on this node.
-    profiles: Profiles,
-    /// All that programs change stays on this node.
-    private: bool,
+    disk: Disk,
+    identity: RunIdentity,
+    rules: StayRules,
     fold: RwLock<Fold>,
-    order: Mutex<Order>,
+    order: Mutex<Ordered>,
     /// Held while a commit of this node is noted, and where there must be none.
     landing: tokio::sync::Mutex<()>,
-    /// Held during a save.
-    saving: Mutex<u64>,
-    /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.
-    kept: HashSet<TreePath>,
-    subscribers: RwLock<Vec<Subscriber>>,
-    /// What the subscribers were not told yet, while a test has them wait.
-    #[cfg(test)]
-    untold: untold::Untold,
-    /// Moves when something was queued or released, or is wanted soon.
-    queued: Notify,
-    /// The last record that is remote.
-    remote_upto: watch::Sender<Seq>,
-    /// What waits, for callers without the lock, and the callers that wait for it.
-    room: Room,
-    warned_ahead: AtomicBool,
-    /// Another node has our identity, and that was said.
-    twin: AtomicBool,
-    /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
-    /// under the lock of the namespace.
-    applied: AtomicU64,
-    /// How many notifications of that the subscribers got.
-    told: AtomicU64,
-    /// Records of this node that were brought into the namespace. Counted under its lock.
-    changes: AtomicU64,
-    /// Commits that were ever folded.
-    folded: AtomicU64,
-    /// Those of them that were made just before.
-    fresh: AtomicU64,
-    /// The last record that an earlier run has left.
-    replayed: Seq,
-    unsent: Unsent,
-    torn: TornContents,
-    /// When the last list of the log began that was folded completely, by the monotonic clock.
-    listed: Mutex<Option<Duration>>,
-    /// What this run has noted in the cache directory of the store that it uses.
-    bound: Mutex<Option<KnownStore>>,
-    traffic: Traffic,
-    /// How often a purge asked whether bytes are lost.
-    #[cfg(test)]
-    pub(in crate::sync) asked_lost: AtomicU64,
-    doubted: Doubted,
-    quiet_aside: Quiet,
-    quiet_bad: Quiet,
-    quiet_save: Quiet,
-}
-
-/// What went to the store and came from it, counted for people.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    /// Blobs that were stored.
-    pub uploaded: AtomicU64,
-    /// Commits that were written.
-    pub commits_written: AtomicU64,
-    /// Commits of other nodes that were applied.
-    pub commits_applied: AtomicU64,
-    /// How long after its close each change of this node was remote.
-    pub publish_delay: Histogram,
-    /// How late each commit of another node was applied here.
-    pub follower_lag: Histogram,
+    signs: QueueSigns,
+    reliance: Reliance,
+    listeners: Listeners,
+    counts: LedgerCounts,
+    warned: Warned,
 }
 
 /// What is guarded by the order lock.
 #[derive(Default)]
-struct Order {
+struct Ordered {
     log: FoldedLog,
     outbox: Outbox,
     saved: Saved,
@@ -239,7 +173,7 @@ impl Ledger {
 
     /// Makes a stamp that is greater than every stamp in the namespace.
     pub fn next_stamp(&self) -> Stamp {
-        self.0.stamps.next(self.now_ms())
+        self.0.identity.stamps().next(self.now_ms())
     }
 
     /// Reports whether a later change of the path is known.
@@ -253,8 +187,7 @@ impl Ledger {
         let last = fold.register(&change.path);
         if change.op == Op::Remove
             && last.is_some_and(|register| register.stamp == change.stamp)
-            && !self.0.kept.contains(&change.path)
-            && !self.is_member(&change.path)
+            && !self.0.rules.keeps_tombstone(&change.path)
         {
             fold.reset(&change.path, None);
         }
@@ -272,7 +205,7 @@ impl Ledger {
     ///
     /// An error of the disk; the next call tries again.
     pub fn sync(&self) -> Result<()> {
-        self.0.journal.sync()
+        self.0.disk.journal.sync()
     }
 
     /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
@@ -288,7 +221,7 @@ impl Ledger {
     fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
             || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
-            || self.0.blobs.contains(digest)
+            || self.0.disk.blobs.contains(digest)
     }
 
     /// Returns where the remote keeps a content, as far as it has not proved bad.
@@ -305,75 +238,57 @@ impl Ledger {
     /// Calls `told` each time that [`Ledger::applied`] has counted, such as after each commit of another node that
     /// moved something, on the thread that did it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
-        self.0.subscribers.write().push(told);
+        self.0.listeners.add(told);
     }
 
     /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
     /// moved something, contents that proved lost, and each time that names are not vouched for any more.
     /// A caller that reads the namespace first and this then has what is counted in what was read.
     pub fn applied(&self) -> u64 {
-        self.0.applied.load(Ordering::Acquire)
+        self.0.listeners.applied()
     }
 
     /// Counts what was brought into the namespace: the records of this node and what [`Ledger::applied`] counts. A reader
     /// of the namespace that sees the same count before and after has missed nothing.
     pub fn changes(&self) -> u64 {
-        self.0.changes.load(Ordering::Acquire) + self.applied()
+        self.0.listeners.changes()
     }
 
     /// Reports whether something has moved of which the subscribers were not told yet.
     pub fn is_telling(&self) -> bool {
-        // In this order: each telling comes after its count.
-        let told = self.0.told.load(Ordering::Acquire);
-        self.applied() > told
+        self.0.listeners.is_telling()
     }
 
     /// Brings into doubt what the kernel remembers of names.
     pub(in crate::sync) fn doubt_names(&self) {
-        let count = self.count_applied();
-        self.tell(Moved { count, paths: Some(&[]) });
-    }
-
-    /// Counts one notification for the subscribers.
-    fn count_applied(&self) -> u64 {
-        self.0.applied.fetch_add(1, Ordering::AcqRel) + 1
-    }
-
-    fn tell(&self, moved: Moved<'_>) {
-        #[cfg(test)]
-        if self.0.untold.keeps(moved) {
-            return;
-        }
-        for told in self.0.subscribers.read().iter() {
-            told(moved);
-        }
-        self.0.told.fetch_add(1, Ordering::Release);
+        let count = self.0.listeners.count();
+        self.0.listeners.tell(Moved { count, paths: Some(&[]) });
     }
 
     /// Counts how often a purge asked whether the bytes of an entry are lost.
     #[cfg(test)]
     pub(in crate::sync) fn asked_lost(&self) -> u64 {
-        self.0.asked_lost.load(Ordering::Relaxed)
+        self.0.counts.asked_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the counts of what went to the store and came from it.
     pub fn traffic(&self) -> &Traffic {
-        &self.0.traffic
+        &self.0.counts.traffic
     }
 
     /// Returns the room for new data.
     pub fn room(&self) -> &Room {
-        &self.0.room
+        self.0.signs.room()
     }
 
     /// Returns what the first row of commits of this run is called; further ones have the numbers that follow.
     pub(super) fn incarnation(&self) -> u64 {
-        self.0.incarnation
+        self.0.identity.incarnation()
     }
 
     /// Returns the node.
     pub fn node(&self) -> NodeId {
-        self.0.stamps.node()
+        self.0.identity.stamps().node()
     }
 
     /// Returns the remote, if there is one.
@@ -383,12 +298,12 @@ impl Ledger {
 
     /// Returns the local blobs.
     pub fn blobs(&self) -> &Blobs {
-        &self.0.blobs
+        &self.0.disk.blobs
     }
 
     /// Returns the staging files.
     pub fn staging(&self) -> &Staging {
-        &self.0.staging
+        &self.0.disk.staging
     }
 
     /// Returns the clock.
@@ -410,27 +325,22 @@ impl Ledger {
     /// Returns the number of the last record that was published.
     pub(super) fn last(&self) -> Seq {
         let _order = self.0.order.lock();
-        self.0.journal.last()
+        self.0.disk.journal.last()
     }
 
     /// Counts the records that are not yet remote.
     pub(super) fn records(&self) -> u64 {
-        self.0.room.records()
+        self.0.signs.room().records()
     }
 
     /// Tells when the queue has moved.
     pub(super) fn queued(&self) -> &Notify {
-        &self.0.queued
+        self.0.signs.moved()
     }
 
     /// Tells up to which record everything is remote.
     pub(super) fn remote_upto(&self) -> watch::Receiver<Seq> {
-        self.0.remote_upto.subscribe()
-    }
-
-    /// Reports whether all that programs change stays on this node.
-    pub fn is_private(&self) -> bool {
-        self.0.private && self.0.remote.is_some()
+        self.0.signs.remote_upto()
     }
 }
 

@@ -5,7 +5,6 @@
 //! would come back.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::MutexGuard;
 
@@ -53,7 +52,7 @@ impl Ledger {
         let latest = latest(draft.fold(), self.now_ms());
         let (moved, old, count) = {
             // A save that is under way would put what follows upon what the index has of before.
-            let _saving = self.0.saving.lock();
+            let _saving = self.0.disk.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
             let own = order.log.of_node(self.node());
@@ -73,14 +72,14 @@ impl Ledger {
             let parts = moved.as_deref().unwrap_or_default();
             touch_parents(&mut new, parts, Time::from_wall(self.0.clock.wall()));
             // The index keeps what it has until it is filled with what is there now.
-            self.0.index.renew();
+            self.0.disk.index.renew();
             order.own.save_again();
             order.saved.replaced_by(&log);
             order.log = log;
             order.before = None;
             let old = std::mem::replace(&mut *fold, new);
-            self.0.folded.fetch_add(1, Ordering::Relaxed);
-            (moved, old, self.count_applied())
+            self.0.counts.note_replaced();
+            (moved, old, self.0.listeners.count())
         };
         // Without the locks: a million entries take their time to go.
         drop(old);
@@ -88,7 +87,7 @@ impl Ledger {
             self.observe(stamp, self.now_ms());
         }
         let paths = moved.as_deref().filter(|moved| moved.len() <= TOLD_MAX);
-        self.tell(Moved { count, paths });
+        self.0.listeners.tell(Moved { count, paths });
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::lost_blobs::{self, learn};
-use super::{Ledger, Moved, Order};
+use super::{Ledger, Moved, Ordered};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
@@ -21,7 +21,7 @@ use crate::sync::folded_log::{FoldedLog, Intake, fold_commit};
 /// A commit that comes into the namespace in use, with both locks held.
 struct Arriving<'a> {
     ledger: &'a Ledger,
-    order: &'a mut Order,
+    order: &'a mut Ordered,
     fold: &'a mut Fold,
     /// A run of this node has written it.
     is_own: bool,
@@ -49,7 +49,7 @@ impl Intake for Arriving<'_> {
     fn change(&mut self, change: &Change) {
         let Self { ledger, order, fold, .. } = self;
         ledger.observe(change.stamp, self.now_ms);
-        if ledger.stays_here(&change.path) {
+        if ledger.0.rules.stays_here(&change.path) {
             // A node with other profiles has sent it. Here the path is our own.
             return;
         }
@@ -93,8 +93,8 @@ impl Ledger {
                 return Vec::new();
             }
             order.saved.folded(&[commit.stamp]);
-            self.note_folded(commit.stamp);
-            self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
+            self.0.counts.note_folded(commit.stamp, self.now_ms());
+            self.0.counts.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
             self.observe(commit.stamp, now_ms);
             let mut fold = self.0.fold.write();
@@ -124,14 +124,14 @@ impl Ledger {
                 moved.extend(self.put_again(order, changes));
             }
             if order.bad.has_amends() {
-                self.0.queued.notify_waiters();
+                self.0.signs.wake();
             }
             if !moved.is_empty() {
-                count = Some(self.count_applied());
+                count = Some(self.0.listeners.count());
             }
         }
         if let Some(count) = count {
-            self.tell(Moved { count, paths: Some(&moved) });
+            self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
         moved
     }
@@ -161,12 +161,16 @@ impl Ledger {
     ) {
         let mut contents = batch.contents();
         contents.extend(batch.renewals());
-        self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
-        self.0.traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
+        self.0.counts.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        self.0
+            .counts
+            .traffic
+            .commits_written
+            .fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
         let now_ms = self.now_ms();
         for change in &batch.changes {
             let delay = Duration::from_millis(now_ms.saturating_sub(change.stamp.ms));
-            self.0.traffic.publish_delay.observe(delay);
+            self.0.counts.traffic.publish_delay.observe(delay);
         }
         {
             let mut order = self.0.order.lock();
@@ -181,7 +185,7 @@ impl Ledger {
                 order.log.note_written(commit, names);
                 order.log.make_room(|ms| self.is_silent(ms));
                 order.saved.folded(names);
-                self.note_folded(commit.stamp);
+                self.0.counts.note_folded(commit.stamp, now_ms);
             }
             {
                 let fold = self.0.fold.read();
@@ -194,7 +198,7 @@ impl Ledger {
             order.bad.end_renewals(&batch.amends.renewals);
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
-            self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
+            self.0.reliance.note_sent(batch.upto, put, self.0.clock.mono());
             order.saved.remote_upto(batch.upto);
             // What no path points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that a publish of the same keeps it again.
@@ -202,18 +206,16 @@ impl Ledger {
             let needless =
                 |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);
             for digest in batch.dropped.iter().filter(needless) {
-                self.0.blobs.mark_saved(digest);
+                self.0.disk.blobs.mark_saved(digest);
             }
             contents.retain(|(digest, _)| !order.own.holds(digest));
         }
         for (digest, _) in contents {
             if self.stored_ms(&digest).is_some() {
-                self.0.blobs.mark_saved(&digest);
+                self.0.disk.blobs.mark_saved(&digest);
             }
         }
-        // A batch without records has no number of its own.
-        self.0.remote_upto.send_modify(|upto| *upto = batch.upto.max(*upto));
-        self.0.room.note_progress();
+        self.0.signs.note_remote(batch.upto);
     }
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
@@ -238,7 +240,7 @@ impl Ledger {
         };
         for blob in &commit.blobs {
             let BlobPlace::Inline(bytes) = &blob.place else { continue };
-            if !wanted.contains(&blob.digest) || self.0.blobs.contains(&blob.digest) {
+            if !wanted.contains(&blob.digest) || self.0.disk.blobs.contains(&blob.digest) {
                 continue;
             }
             if let Err(error) = self.keep(blob.digest, bytes) {
@@ -259,18 +261,18 @@ impl Ledger {
         bytes: &[u8],
         is_room: impl FnOnce(&Blobs) -> bool,
     ) -> Result<bool> {
-        let (mut file, staged) = self.0.staging.create()?;
-        if !self.0.blobs.reserve(&staged, bytes.len() as u64, is_room) {
+        let (mut file, staged) = self.0.disk.staging.create()?;
+        if !self.0.disk.blobs.reserve(&staged, bytes.len() as u64, is_room) {
             return Ok(false);
         }
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
-        self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
+        self.0.disk.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
         Ok(true)
     }
 
     pub(super) fn observe(&self, stamp: Stamp, now_ms: u64) {
-        if !self.0.stamps.observe(stamp, now_ms)
-            && !self.0.warned_ahead.swap(true, Ordering::Relaxed)
+        if !self.0.identity.stamps().observe(stamp, now_ms)
+            && !self.0.warned.ahead.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
                 node = %stamp.node,

@@ -97,7 +97,7 @@ impl Ledger {
             aside.contents.insert(digest, size);
             aside.why = error.chain();
         }
-        if let Some(unsaid) = self.0.quiet_aside.tell(&self.0.clock) {
+        if let Some(unsaid) = self.0.warned.aside.tell(&self.0.clock) {
             tracing::warn!(
                 %digest, size, error = %error.chain(), unsaid,
                 "the store refuses a content for good: it stays on this node, other nodes see a miss, and what \
@@ -144,17 +144,17 @@ impl Ledger {
                 wanted
             });
         }
-        self.0.queued.notify_waiters();
+        self.0.signs.wake();
     }
 
     /// Keeps a content that is set aside from eviction, if a file uses it and it is here.
     fn keeps(&self, own: &Own, fold: &Fold, digest: &Digest) -> bool {
         if fold.uses(digest) && fold.stored_ms(digest).is_none() {
-            return self.0.blobs.mark_unsaved(digest);
+            return self.0.disk.blobs.mark_unsaved(digest);
         }
         // A path of this node alone may have it, too.
         if !own.holds(digest) {
-            self.0.blobs.mark_saved(digest);
+            self.0.disk.blobs.mark_saved(digest);
         }
         false
     }

@@ -3,20 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
 
 use super::aside::Aside;
-use super::lost_blobs::Doubted;
+use super::counts::LedgerCounts;
+use super::disk::Disk;
+use super::identity::RunIdentity;
+use super::listeners::Listeners;
 use super::own::{OWN, Split};
+use super::queue_signs::QueueSigns;
+use super::reliance::Reliance;
 use super::saved::Saved;
-use super::shown::Unsent;
+use super::stay_rules::StayRules;
 use super::times::KeptTimes;
-use super::torn::TornContents;
-use super::{Inner, Ledger, Order};
+use super::warned::Warned;
+use super::{Inner, Ledger, Ordered};
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -25,10 +28,8 @@ use crate::local::{
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::Remote;
-use crate::stamp::{Stamp, StampClock};
-use crate::sync::quiet::Quiet;
+use crate::stamp::Stamp;
 use crate::sync::room::Room;
-use crate::task;
 
 /// What a ledger is made of.
 pub struct LedgerParts {
@@ -71,9 +72,9 @@ impl Ledger {
     pub fn open(mut parts: LedgerParts) -> Result<Self> {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
-        let stamps = StampClock::new(parts.dir.node());
+        let identity = RunIdentity::new(parts.dir.node());
         let times = KeptTimes::restore(&parts.loaded, parts.remote.as_ref());
-        let mut order = Order { times, ..Order::default() };
+        let mut order = Ordered { times, ..Ordered::default() };
         let own = parts.loaded.meta.get(OWN).cloned();
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
@@ -94,53 +95,33 @@ impl Ledger {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
-        let folded = AtomicU64::new(order.log.len() as u64);
+        let counts = LedgerCounts::new(order.log.len());
         let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let (blobs, remote, clock) = (&parts.blobs, &parts.remote, &parts.clock);
         let room = Room::new(blobs.clone(), remote.clone(), clock.clone(), parts.full_wait);
         let ledger = Self(Arc::new(Inner {
-            dir: parts.dir,
             clock: parts.clock,
-            incarnation: task::random_u64(),
-            stamps,
+            disk: Disk {
+                dir: parts.dir,
+                journal,
+                blobs: parts.blobs,
+                staging: parts.staging,
+                index: parts.index,
+                saving: Mutex::new(generation),
+                bound: Mutex::new(None),
+            },
+            identity,
+            rules: StayRules::new(parts.profiles, parts.private, parts.remote.is_some(), kept),
             remote: parts.remote,
-            journal,
-            blobs: parts.blobs,
-            staging: parts.staging,
-            index: parts.index,
-            profiles: parts.profiles,
-            private: parts.private,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
-            saving: Mutex::new(generation),
-            kept,
-            subscribers: RwLock::new(Vec::new()),
-            #[cfg(test)]
-            untold: super::untold::Untold::default(),
-            queued: Notify::new(),
-            remote_upto: watch::Sender::new(before),
-            room,
-            warned_ahead: AtomicBool::new(false),
-            twin: AtomicBool::new(false),
-            applied: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            told: AtomicU64::new(0),
-            folded,
-            fresh: AtomicU64::new(0),
-            replayed,
-            unsent: Unsent::default(),
-            torn: TornContents::default(),
-            listed: Mutex::new(None),
-            doubted: Doubted::default(),
-            quiet_aside: Quiet::default(),
-            bound: Mutex::new(None),
-            quiet_bad: Quiet::default(),
-            traffic: super::Traffic::default(),
-            #[cfg(test)]
-            asked_lost: AtomicU64::new(0),
-            quiet_save: Quiet::default(),
+            signs: QueueSigns::new(before, replayed, room),
+            reliance: Reliance::default(),
+            listeners: Listeners::default(),
+            counts,
+            warned: Warned::default(),
         }));
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
@@ -158,7 +139,7 @@ impl Ledger {
             let order = self.0.order.lock();
             order.outbox.changes_left() as u64 + order.aside.len()
         };
-        if !self.0.private || left == 0 {
+        if !self.0.rules.is_private() || left == 0 {
             return Ok(());
         }
         let op = format!(
@@ -171,7 +152,7 @@ impl Ledger {
     /// Makes blobs of the contents that are in the namespace and whose bytes an earlier run left in staging: it
     /// stopped between the close of a file and the end of its last descriptor.
     fn adopt_leftovers(&self) {
-        let left = self.0.staging.take_leftovers();
+        let left = self.0.disk.staging.take_leftovers();
         if left.is_empty() {
             return;
         }
@@ -182,7 +163,7 @@ impl Ledger {
             let contents = fold.registers().filter_map(|(_, register)| register.entry?.content());
             missing.extend(contents.filter(|(_, size)| sizes.contains(size)));
         });
-        missing.retain(|digest, _| !self.0.blobs.contains(digest));
+        missing.retain(|digest, _| !self.0.disk.blobs.contains(digest));
         let mut adopted = 0_usize;
         for file in &left {
             if !missing.values().any(|size| *size == file.size()) {
@@ -211,11 +192,11 @@ impl Ledger {
         file: &Leftover,
         missing: &HashMap<Digest, u64>,
     ) -> Result<Option<Digest>> {
-        let (copy, staged) = self.0.staging.create()?;
+        let (copy, staged) = self.0.disk.staging.create()?;
         let digest = file.copy_to(&copy).map_err(|e| Error::io("copy a leftover", e))?;
         let Some(size) = missing.get(&digest) else { return Ok(None) };
         let keep = if self.0.remote.is_some() { State::Unsaved } else { State::Saved };
-        self.0.blobs.adopt(staged, &copy, digest, *size, keep)?;
+        self.0.disk.blobs.adopt(staged, &copy, digest, *size, keep)?;
         Ok(Some(digest))
     }
 
@@ -253,7 +234,7 @@ impl Ledger {
             order.given.note(greatest.unwrap_or_default());
             let Note { torn, private } = record.note;
             for (digest, check) in torn {
-                self.note_torn(digest, check);
+                self.0.rules.note_torn(digest, check);
             }
             let stays = self.judge(&order, &record.changes, private);
             let Split { mut changes, own, mut apart } = self.split(&stays, record.changes);
@@ -274,7 +255,7 @@ impl Ledger {
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
                     {
-                        self.0.blobs.mark_unsaved(&digest);
+                        self.0.disk.blobs.mark_unsaved(&digest);
                     }
                 }
                 // An earlier change of ours has gone under a new stamp, just before the run ended.
@@ -316,14 +297,14 @@ impl Ledger {
 
 /// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
 /// from before may have been replaced without a trace.
-fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+fn lacks(order: &Ordered, parts: &LedgerParts) -> bool {
     parts.remote.as_ref().is_some_and(|remote| {
         order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
     })
 }
 
 /// Brings back what the index remembered.
-fn restore(order: &mut Order, loaded: LoadedIndex) -> Fold {
+fn restore(order: &mut Ordered, loaded: LoadedIndex) -> Fold {
     (order.saved, order.log) = Saved::restore(&loaded);
     order.aside = Aside::restore(&loaded);
     loaded.fold

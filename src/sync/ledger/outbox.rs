@@ -27,7 +27,7 @@ pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::restamp::Restamp;
 pub(in crate::sync) use self::touch::TOUCH_EVERY;
 use self::touch::Touched;
-use super::{Ledger, Order, Pending};
+use super::{Ledger, Ordered, Pending};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{FactBatch, Seq};
@@ -216,7 +216,7 @@ impl Outbox {
 impl Ledger {
     /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
     /// they are the way back.
-    pub(super) fn check_bounds(&self, order: &Order, changes: &[Change]) -> Result<()> {
+    pub(super) fn check_bounds(&self, order: &Ordered, changes: &[Change]) -> Result<()> {
         if changes.iter().all(|change| change.op == Op::Remove) {
             return Ok(());
         }
@@ -225,7 +225,7 @@ impl Ledger {
             return full("names and attributes");
         }
         let meta = order.outbox.queue.meta();
-        if self.0.room.records() > RECORDS_MAX || meta > PENDING_META_BYTES_MAX {
+        if self.0.signs.room().records() > RECORDS_MAX || meta > PENDING_META_BYTES_MAX {
             return full("changes that are not yet remote");
         }
         Ok(())
@@ -234,14 +234,14 @@ impl Ledger {
     /// Puts a record on its way to the remote: it is in the journal, and its changes were tracked.
     pub(super) fn enqueue(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         seq: Seq,
         changes: Vec<Change>,
         hold: Option<Hold>,
     ) {
         order.outbox.queue.push(seq, changes, self.0.clock.mono(), hold);
         self.note_totals(order);
-        self.0.queued.notify_waiters();
+        self.0.signs.wake();
     }
 
     /// Reports what is not yet remote, with what the store refuses.
@@ -309,25 +309,25 @@ impl Ledger {
     /// Lets go of everything that is held.
     pub(in crate::sync) fn release_all(&self) {
         self.0.order.lock().outbox.queue.release_all();
-        self.0.queued.notify_waiters();
+        self.0.signs.wake();
     }
 
     /// Notes that others know what was in the oldest batch that was taken.
-    pub(super) fn landed(&self, order: &mut Order, batch: &Batch) {
+    pub(super) fn landed(&self, order: &mut Ordered, batch: &Batch) {
         order.outbox.queue.done(batch);
         self.rides_landed(order, batch);
         order.outbox.apart.say(batch.upto);
         self.note_totals(order);
     }
 
-    fn note_totals(&self, order: &Order) {
+    fn note_totals(&self, order: &Ordered) {
         let (records, bytes, _) = order.outbox.queue.totals();
-        self.0.room.note_pending(records, bytes);
+        self.0.signs.room().note_pending(records, bytes);
     }
 
     /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one. Times that were
     /// not sent yet go with the old one.
-    pub(super) fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
+    pub(super) fn keep_own(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
         for path in order.own.paths().filter(|path| !order.outbox.apart.has(path)) {
             if let Some(register) = old.register(path) {
                 new.reset(path, Some(register));
@@ -346,7 +346,7 @@ impl Ledger {
                 if let Some((digest, _)) = content
                     && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
                 {
-                    self.0.blobs.mark_unsaved(&digest);
+                    self.0.disk.blobs.mark_unsaved(&digest);
                 }
             } else if let (Some(stamp), Some(entry)) = (shown.attr_stamp, shown.entry)
                 && attrs != Some(stamp)

@@ -4,7 +4,7 @@
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
-use super::{Ledger, Moved, Order};
+use super::{Ledger, Moved, Ordered};
 use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
@@ -92,12 +92,12 @@ impl Ledger {
                 goes
             });
             if !shown.is_empty() {
-                count = Some(self.count_applied());
+                count = Some(self.0.listeners.count());
             }
             drop((fold, order));
             // What others have is shown again.
             if let Some(count) = count {
-                self.tell(Moved { count, paths: Some(&shown) });
+                self.0.listeners.tell(Moved { count, paths: Some(&shown) });
             }
             tracing::debug!(entries = due.len(), "forgotten, long past their age");
         }
@@ -130,7 +130,7 @@ impl Ledger {
             let mut mark = None;
             for (path, register) in fold.registers_after(from).take(STEP) {
                 if register.entry.is_none()
-                    && let FileKind::Unit(part) = self.0.profiles.classify(&path).kind
+                    && let FileKind::Unit(part) = self.0.rules.classify(&path).kind
                 {
                     let of = (part.key.rule, part.key.prefix.to_vec());
                     let known = mark.take().filter(|(known, _)| *known == of);
@@ -164,7 +164,7 @@ impl Ledger {
         let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
         let entry = |(path, register): (TreePath, Register)| {
             let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
-            let kind = entry.map(|_| self.0.profiles.classify(&path).kind)?;
+            let kind = entry.map(|_| self.0.rules.classify(&path).kind)?;
             let is_entry =
                 matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
             is_entry.then_some(register.stamp)
@@ -192,7 +192,7 @@ impl Ledger {
     /// Reports whether the bytes of an entry are neither here nor in the store.
     fn is_lost(&self, fold: &Fold, register: &Register) -> bool {
         #[cfg(test)]
-        self.0.asked_lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.counts.asked_lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         register.entry.as_ref().is_some_and(|entry| self.hidden_in(fold, entry))
     }
 
@@ -221,7 +221,7 @@ impl Ledger {
         last.map(PurgeMark::Locations)
     }
 
-    fn is_over(&self, order: &Order, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
+    fn is_over(&self, order: &Ordered, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
         // What others know of a path, or will again, needs it although the path shows something else here.
         let known = order.outbox.uses(digest);
         if known {

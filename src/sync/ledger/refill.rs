@@ -22,9 +22,9 @@ impl Ledger {
     /// Fills the index as if it were lost; calls `between` when the first part is there.
     #[cfg(test)]
     pub(in crate::sync) fn refill_for_test(&self, between: impl FnOnce()) {
-        let mut known = self.0.saving.lock();
-        self.0.index.renew();
-        *known = self.0.index.generation();
+        let mut known = self.0.disk.saving.lock();
+        self.0.disk.index.renew();
+        *known = self.0.disk.index.generation();
         self.refill_with(*known, between).expect("it is filled");
     }
 
@@ -33,7 +33,7 @@ impl Ledger {
         // Before all else: an object of the log counts as seen only with all that it has brought.
         let log = self.log_again();
         let apart = self.apart_again();
-        let fill = |batch| self.0.index.fill(generation, batch);
+        let fill = |batch| self.0.disk.index.fill(generation, batch);
         fill(apart);
         between();
         let mut digests: Vec<Digest> =
@@ -61,20 +61,20 @@ impl Ledger {
                 after = last;
             }
         }
-        for some in self.0.blobs.seals().chunks(GATHER_FACTS) {
+        for some in self.0.disk.blobs.seals().chunks(GATHER_FACTS) {
             let mut batch = FactBatch::new();
             for (digest, used) in some {
                 batch.seal(digest, *used);
             }
             fill(batch);
         }
-        self.0.index.refilled(generation);
+        self.0.disk.index.refilled(generation);
         Ok(())
     }
 
     fn apart_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
-        self.0.order.lock().outbox.save_again(self.0.journal.acked(), &mut batch);
+        self.0.order.lock().outbox.save_again(self.0.disk.journal.acked(), &mut batch);
         batch
     }
 
@@ -111,7 +111,7 @@ impl Ledger {
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
                 if !order.outbox.is_unheard(&path) {
-                    unsure |= order.outbox.is_ahead(&path) || self.stays_here(&path);
+                    unsure |= order.outbox.is_ahead(&path) || self.0.rules.stays_here(&path);
                     if let Some(register) = order.outbox.filled(&path, register) {
                         batch.register(&path, &register);
                     }
@@ -120,7 +120,7 @@ impl Ledger {
             }
         }
         if unsure {
-            self.0.journal.sync()?;
+            self.0.disk.journal.sync()?;
         }
         Ok((batch, last))
     }

@@ -34,8 +34,8 @@ impl Ledger {
     ///
     /// An error of the disk; nothing that is not saved leaves the journal.
     pub fn save(&self) -> Result<()> {
-        let mut known = self.0.saving.lock();
-        let generation = self.0.index.generation();
+        let mut known = self.0.disk.saving.lock();
+        let generation = self.0.disk.index.generation();
         if generation != *known {
             self.refill(generation)?;
             *known = generation;
@@ -43,18 +43,18 @@ impl Ledger {
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
             if unsure {
-                self.0.journal.sync()?;
+                self.0.disk.journal.sync()?;
             }
             if last {
-                let news = self.0.blobs.news();
+                let news = self.0.disk.blobs.news();
                 news.sealed.iter().for_each(|(digest, used)| batch.seal(digest, *used));
                 news.gone.iter().for_each(|digest| batch.forget_seal(digest));
             }
-            self.0.index.save(batch);
-            let flushed = (learned || ack.is_some()).then(|| self.0.index.flush());
+            self.0.disk.index.save(batch);
+            let flushed = (learned || ack.is_some()).then(|| self.0.disk.index.flush());
             if let Some(upto) = ack {
                 if self.may_let_go(flushed, generation) {
-                    self.0.journal.ack(upto)?;
+                    self.0.disk.journal.ack(upto)?;
                 } else {
                     // With the next save, which fills the index anew if it has lost something.
                     self.0.order.lock().saved.remote_upto(upto);
@@ -83,7 +83,7 @@ impl Ledger {
     /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes longer.
     pub fn save_index(&self) {
         if let Err(error) = self.save()
-            && let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock)
+            && let Some(unsaid) = self.0.warned.save.tell(&self.0.clock)
         {
             tracing::warn!(error = %error.chain(), unsaid, "the state could not be saved");
         }
@@ -102,7 +102,7 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let mut unsure = order.outbox.save(&fold, self.0.journal.acked(), &mut batch);
+        let mut unsure = order.outbox.save(&fold, self.0.disk.journal.acked(), &mut batch);
         while batch.len() < GATHER_FACTS
             && let Some(path) = order.saved.next_path()
         {
@@ -110,7 +110,7 @@ impl Ledger {
                 continue;
             }
             // What is not sent stands on the journal as long as the index does not have it.
-            unsure |= order.outbox.is_ahead(&path) || self.stays_here(&path);
+            unsure |= order.outbox.is_ahead(&path) || self.0.rules.stays_here(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
@@ -141,11 +141,11 @@ impl Ledger {
             return Ok(());
         }
         let live = self.read(Fold::len) as u64;
-        if !self.0.journal.wants_compaction(live) {
+        if !self.0.disk.journal.wants_compaction(live) {
             return Ok(());
         }
         tracing::debug!(live, "the journal is compacted");
-        self.0.journal.compact(|| {
+        self.0.disk.journal.compact(|| {
             let order = self.0.order.lock();
             self.read(|fold| {
                 let all = fold.registers().flat_map(|(path, register)| {

@@ -133,7 +133,7 @@ impl Ledger {
     /// Notes that the log was listed and folded. The list began at `began` by the monotonic clock, and at
     /// `began_ms` by the store's.
     pub(in crate::sync) fn note_listed(&self, began: Duration, began_ms: u64) {
-        *self.0.listed.lock() = Some(began);
+        self.0.reliance.note_listed(began);
         self.0.order.lock().times.now.listed_ms = began_ms;
     }
 
@@ -157,7 +157,7 @@ impl Ledger {
     /// store that the next start does not know would be lost if something else were in its place then.
     pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
         let store = remote.store_id().await?;
-        let news = remote.used().filter(|used| self.0.bound.lock().as_ref() != Some(used));
+        let news = remote.used().filter(|used| self.0.disk.bound.lock().as_ref() != Some(used));
         if let Some(used) = news {
             let ledger = self.clone();
             task::blocking(move || ledger.bind(used)).await;
@@ -168,10 +168,10 @@ impl Ledger {
     /// Notes in the cache directory which store is used. A full disk is no reason to stop sending what fills it: the
     /// note is tried again with the next commit.
     fn bind(&self, used: KnownStore) {
-        match self.0.dir.keep_store(&used.text()) {
-            Ok(()) => *self.0.bound.lock() = Some(used),
+        match self.0.disk.dir.keep_store(&used.text()) {
+            Ok(()) => *self.0.disk.bound.lock() = Some(used),
             Err(error) => {
-                if let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock) {
+                if let Some(unsaid) = self.0.warned.save.tell(&self.0.clock) {
                     let error = error.chain();
                     tracing::warn!(error, unsaid, "the next start will not know the store");
                 }

@@ -4,13 +4,11 @@
 //! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
 //! node or of another comes in between, and no thread waits for the disk behind the caller's lock.
 
-use std::sync::atomic::Ordering;
-
 use parking_lot::MutexGuard;
 
 use super::outbox::{Hold, HoldToken, Stays, Weight};
 use super::own::Split;
-use super::{Ledger, Order, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
+use super::{Ledger, Ordered, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -21,7 +19,7 @@ use crate::stamp::Stamp;
 #[must_use]
 pub struct Turn<'a> {
     ledger: &'a Ledger,
-    order: MutexGuard<'a, Order>,
+    order: MutexGuard<'a, Ordered>,
 }
 
 /// Changes that are in the journal and not yet in the namespace. They have to be applied.
@@ -61,7 +59,7 @@ impl<'a> Turn<'a> {
         self.ledger.check_bounds(&self.order, &changes)?;
         let stays = self.ledger.judge(&self.order, &changes, self.ledger.is_private());
         self.ledger.check_own(&self.order, &changes, &stays)?;
-        let seq = self.ledger.0.journal.append_with(&changes, &stays.note)?;
+        let seq = self.ledger.0.disk.journal.append_with(&changes, &stays.note)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
         Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
     }
@@ -73,7 +71,7 @@ impl<'a> Turn<'a> {
     /// that both put goes to the same one. No other two changes have one: where they get new ones, these go by the old.
     fn stamped(&mut self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
-        let stamps = &self.ledger.0.stamps;
+        let stamps = self.ledger.0.identity.stamps();
         let fold = self.ledger.0.fold.read();
         let several = ops.len() > 1;
         let given = &mut self.order.given;
@@ -83,7 +81,7 @@ impl<'a> Turn<'a> {
             let last = fold.register(path).map(|register| register.last_stamp());
             last.filter(|last| last.node == own)
         };
-        let is_member = |path: &TreePath| several && self.ledger.is_member(path);
+        let is_member = |path: &TreePath| several && self.ledger.0.rules.is_member(path);
         let members: Vec<bool> = ops.iter().map(|(path, _)| is_member(path)).collect();
         let of_members = ops.iter().zip(&members).filter(|(_, member)| **member);
         let last_of_members = of_members.filter_map(|((path, _), _)| last(path)).max();
@@ -150,7 +148,7 @@ impl Written<'_> {
                 ledger.apply_apart(order, &mut fold, (seq, change), private, now);
             }
             // Before others can read it.
-            ledger.0.changes.fetch_add(1, Ordering::AcqRel);
+            ledger.0.listeners.count_record();
         }
         if shared {
             // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.

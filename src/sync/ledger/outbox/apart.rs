@@ -17,7 +17,7 @@ use crate::local::{FactBatch, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
-use crate::sync::ledger::{Ledger, Order};
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// Names that a warning names in one run; of further ones only the number is told, by `status`.
 const NAMED_MAX: usize = 1000;
@@ -289,7 +289,7 @@ impl Ledger {
     /// Brings a change that stays here into the namespace.
     pub(in crate::sync::ledger) fn apply_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         private: bool,
@@ -300,7 +300,7 @@ impl Ledger {
             return self.apply_private(order, fold, (seq, change), now);
         }
         let failed = match &change.op {
-            Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
+            Op::Put(entry) => self.0.rules.torn_by(path, entry).map(|(_, check)| check),
             Op::Remove => None,
             Op::Attrs { .. } => order.outbox.apart.failed(path),
         };
@@ -319,7 +319,7 @@ impl Ledger {
     /// Brings a change of a private mount into the namespace.
     fn apply_private(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         now: Time,
@@ -337,7 +337,7 @@ impl Ledger {
     /// again at a start may be older than what took its place.
     pub(super) fn show_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         why: ApartReason,
@@ -365,7 +365,7 @@ impl Ledger {
     }
 
     /// Keeps the content of a path, unless the mount was private.
-    fn hold_apart(&self, order: &mut Order, fold: &Fold, path: &TreePath, why: ApartReason) {
+    fn hold_apart(&self, order: &mut Ordered, fold: &Fold, path: &TreePath, why: ApartReason) {
         match why {
             ApartReason::Private => self.set_own(order, fold, path, None),
             ApartReason::Incomplete(_) | ApartReason::Used => self.note_own(order, fold, path),
@@ -375,7 +375,7 @@ impl Ledger {
     /// Notes that a change of a path was applied that is sent: what was kept there may be gone.
     pub(in crate::sync::ledger) fn replace_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &Fold,
         change: &Change,
     ) {
@@ -393,7 +393,7 @@ impl Ledger {
     /// version of others takes the place of one that stays here, with all of its unit.
     pub(in crate::sync::ledger) fn hear_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         change: &Change,
         now: Time,
@@ -424,19 +424,19 @@ impl Ledger {
     /// Returns a path with those that stay here because of the same version of its unit.
     pub(in crate::sync::ledger) fn with_unit(
         &self,
-        order: &Order,
+        order: &Ordered,
         path: &TreePath,
     ) -> Vec<TreePath> {
         let Some(kept) = order.outbox.apart.kept(path) else { return vec![path.clone()] };
         // One record may have versions of several units, under one stamp.
-        let FileKind::Unit(part) = self.0.profiles.classify(path).kind else {
+        let FileKind::Unit(part) = self.0.rules.classify(path).kind else {
             return vec![path.clone()];
         };
         let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
         let near = order.outbox.apart.paths.range(first..);
         let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
         let is_of_unit = |other: &TreePath| {
-            let kind = self.0.profiles.classify(other).kind;
+            let kind = self.0.rules.classify(other).kind;
             matches!(kind, FileKind::Unit(other) if other.key == part.key)
         };
         let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
@@ -446,7 +446,7 @@ impl Ledger {
     /// Shows at a path what others know of it.
     pub(in crate::sync::ledger) fn give_up(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         path: &TreePath,
         now: Time,
@@ -463,7 +463,7 @@ impl Ledger {
     }
 
     /// Puts what stays here over a namespace that takes the place of this one, unless others have put something since.
-    pub(super) fn keep_apart(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
+    pub(super) fn keep_apart(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
         let paths: Vec<TreePath> = order.outbox.apart.paths.keys().cloned().collect();
         let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
         let is_newer = |path: &TreePath| {

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use super::apart::{ApartReason, KeptApart, has_bytes};
 use crate::local::Note;
 use crate::namespace::{Change, Op};
-use crate::sync::ledger::{Ledger, Order};
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// Which changes of a record stay here.
 #[derive(Debug, Default)]
@@ -31,16 +31,17 @@ impl Ledger {
     /// what stays; on a private mount all.
     pub(in crate::sync::ledger) fn judge(
         &self,
-        order: &Order,
+        order: &Ordered,
         changes: &[Change],
         private: bool,
     ) -> Stays {
         if private {
-            let each = changes.iter().map(|change| !self.stays_here(&change.path)).collect();
+            let each =
+                changes.iter().map(|change| !self.0.rules.stays_here(&change.path)).collect();
             return Stays { each, note: Note { torn: Vec::new(), private } };
         }
         let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
-        let whole = self.0.torn.is_empty() && !changes.iter().any(is_empty);
+        let whole = self.0.rules.knows_no_torn() && !changes.iter().any(is_empty);
         if self.0.remote.is_none() || (whole && order.outbox.apart.has_none()) {
             return Stays::default();
         }
@@ -48,8 +49,8 @@ impl Ledger {
         let mut stamps = HashSet::new();
         for change in changes {
             let stay = match &change.op {
-                Op::Put(entry) if !self.stays_here(&change.path) => {
-                    let torn = self.torn_by(&change.path, entry);
+                Op::Put(entry) if !self.0.rules.stays_here(&change.path) => {
+                    let torn = self.0.rules.torn_by(&change.path, entry);
                     stays.note.torn.extend(torn);
                     torn.is_some()
                 }
@@ -66,7 +67,7 @@ impl Ledger {
                 }
                 _ => false,
             };
-            if stay && self.is_member(&change.path) {
+            if stay && self.0.rules.is_member(&change.path) {
                 stamps.insert(change.stamp);
             }
             stays.each.push(stay);

@@ -20,7 +20,7 @@ use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
-use crate::sync::ledger::{Ledger, Moved, Order};
+use crate::sync::ledger::{Ledger, Moved, Ordered};
 use crate::sync::times::LOG_GRACE;
 
 /// The log must have been listed so short a time ago: what it shows may have been removed since.
@@ -131,18 +131,18 @@ impl Ledger {
             batch.dropped.extend(gone);
             let gone = self.leave_out(order, &mut fold, batch, out);
             if !gone.moved.is_empty() {
-                count = Some(self.count_applied());
+                count = Some(self.0.listeners.count());
             }
             gone
         };
         if let Some(count) = count {
-            self.tell(Moved { count, paths: Some(&moved) });
+            self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
         met
     }
 
     /// Returns the groups of a batch of which nothing need be sent.
-    fn needless(&self, order: &Order, fold: &Fold, batch: &Batch) -> BTreeMap<Stamp, Needless> {
+    fn needless(&self, order: &Ordered, fold: &Fold, batch: &Batch) -> BTreeMap<Stamp, Needless> {
         let mut groups: BTreeMap<Stamp, Option<Needless>> = BTreeMap::new();
         let mut sizes: HashMap<Stamp, usize> = HashMap::new();
         for change in &batch.changes {
@@ -165,7 +165,7 @@ impl Ledger {
     /// Says why a change need not be sent, for itself; `together` with others.
     fn why_needless(
         &self,
-        order: &Order,
+        order: &Ordered,
         fold: &Fold,
         batch: &Batch,
         (change, together): (&Change, bool),
@@ -211,7 +211,7 @@ impl Ledger {
     /// Takes changes off the way to the remote, and shows what others know instead.
     fn leave_out(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         batch: &mut Batch,
         out: Vec<Change>,
@@ -246,7 +246,7 @@ impl Ledger {
     /// Publishes again what was left out, because a change of another node would have lost to it. Returns the paths.
     pub(in crate::sync::ledger) fn put_again(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         changes: Vec<Change>,
     ) -> Vec<TreePath> {
         match self.try_again(order, changes) {
@@ -258,8 +258,8 @@ impl Ledger {
         }
     }
 
-    fn try_again(&self, order: &mut Order, changes: Vec<Change>) -> Result<Vec<TreePath>> {
-        let seq = self.0.journal.append(&changes)?;
+    fn try_again(&self, order: &mut Ordered, changes: Vec<Change>) -> Result<Vec<TreePath>> {
+        let seq = self.0.disk.journal.append(&changes)?;
         let now = Time::from_wall(self.0.clock.wall());
         let mut fold = self.0.fold.write();
         for change in &changes {

@@ -12,7 +12,7 @@ use crate::local::{Record, Seq};
 use crate::namespace::{Change, Fold, Op, Register, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::batch::Batch;
-use crate::sync::ledger::{Ledger, Order};
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// What is known while late changes go.
 #[derive(Debug, Default)]
@@ -60,11 +60,14 @@ impl Ledger {
     pub(in crate::sync) fn stamp_anew(&self, batch: &mut Batch) {
         let mut order = self.0.order.lock();
         let mut fold = self.0.fold.write();
-        let last = self.0.journal.last();
+        let last = self.0.disk.journal.last();
         let (now_ms, near_ms) = (self.now_ms(), self.now_ms().saturating_add(MAX_AHEAD_MS));
         // To look through the namespace takes its time, and is needed once.
-        if self.0.stamps.is_far_ahead(now_ms) {
-            self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
+        if self.0.identity.stamps().is_far_ahead(now_ms) {
+            self.0
+                .identity
+                .stamps()
+                .come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
         }
         let mut late =
             order.outbox.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
@@ -100,10 +103,10 @@ impl Ledger {
 
     /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
     /// then all of it gets new stamps, because some of it may have had them already.
-    pub(in crate::sync::ledger) fn find_late(&self, order: &mut Order, records: &[Record]) {
-        let upto = self.0.journal.last();
+    pub(in crate::sync::ledger) fn find_late(&self, order: &mut Ordered, records: &[Record]) {
+        let upto = self.0.disk.journal.last();
         let changes = records.iter().flat_map(|record| &record.changes);
-        let mut changes = changes.filter(|change| !self.stays_here(&change.path));
+        let mut changes = changes.filter(|change| !self.0.rules.stays_here(&change.path));
         let begun = records.first().is_some_and(|first| order.times.is_late(first.seq));
         if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
             order.outbox.late = Some(Restamp { upto, ..Restamp::default() });
@@ -120,7 +123,7 @@ impl Ledger {
         more: bool,
     ) -> bool {
         let (old, own) = (change.stamp, self.node());
-        let stamp = self.0.stamps.next(self.now_ms());
+        let stamp = self.0.identity.stamps().next(self.now_ms());
         let now = Time::from_wall(self.0.clock.wall());
         let lost_to = |stamp: Stamp| stamp > old && stamp.node != own;
         if let Op::Attrs { of, .. } = &mut change.op {
@@ -155,7 +158,7 @@ impl Ledger {
         }
         if let Some(Register { attr_stamp: Some(_), entry: Some(entry), .. }) = shown {
             let op = Op::Attrs { of: stamp, attrs: entry.attrs };
-            let stamp = self.0.stamps.next(self.now_ms());
+            let stamp = self.0.identity.stamps().next(self.now_ms());
             fold.apply(&Change { path: change.path.clone(), stamp, op }, now);
         }
         true

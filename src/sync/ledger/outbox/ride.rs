@@ -11,7 +11,7 @@ use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
 use crate::sync::batch::Batch;
-use crate::sync::ledger::{Ledger, Order};
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// A larger file is more than a note of a use, and travels as any other.
 const RIDE_BYTES_MAX: u64 = 4096;
@@ -22,7 +22,7 @@ impl Ledger {
     /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
     pub(in crate::sync::ledger) fn take_ride(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         now: Time,
@@ -35,9 +35,9 @@ impl Ledger {
     }
 
     /// Reports whether a change only says that a file was used which others have.
-    fn is_ride(&self, order: &Order, fold: &Fold, change: &Change) -> bool {
+    fn is_ride(&self, order: &Ordered, fold: &Fold, change: &Change) -> bool {
         let path = &change.path;
-        if self.0.profiles.classify(path).touch != Some(Touch::Content) {
+        if self.0.rules.classify(path).touch != Some(Touch::Content) {
             return false;
         }
         let waits = match order.outbox.apart.why(path) {
@@ -93,7 +93,7 @@ impl Ledger {
         }
         drop(fold);
         self.check_bounds(order, &changes)?;
-        let seq = self.0.journal.append(&changes)?;
+        let seq = self.0.disk.journal.append(&changes)?;
         let fold = self.0.fold.read();
         for change in &changes {
             order.outbox.track(change, &fold);
@@ -108,7 +108,7 @@ impl Ledger {
     }
 
     /// Adds to a batch that is sent anyway what may ride with it.
-    pub(super) fn board(&self, order: &Order, fold: &Fold, batch: &mut Batch) {
+    pub(super) fn board(&self, order: &Ordered, fold: &Fold, batch: &mut Batch) {
         if batch.changes.is_empty() {
             return;
         }
@@ -125,7 +125,7 @@ impl Ledger {
     }
 
     /// Notes that others know what rode with a batch.
-    pub(super) fn rides_landed(&self, order: &mut Order, batch: &Batch) {
+    pub(super) fn rides_landed(&self, order: &mut Ordered, batch: &Batch) {
         if batch.rides.is_empty() {
             return;
         }
@@ -141,7 +141,7 @@ impl Ledger {
     }
 
     /// Ends the wait of a path of which others know what is shown, or something later.
-    pub(super) fn compare_ride(&self, order: &mut Order, fold: &mut Fold, path: &TreePath) {
+    pub(super) fn compare_ride(&self, order: &mut Ordered, fold: &mut Fold, path: &TreePath) {
         let (known, shown) = (order.outbox.apart.known(path), fold.register(path));
         let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
         if known != shown && stamp(&known) <= stamp(&shown) {

@@ -13,7 +13,7 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
-use crate::sync::ledger::{Ledger, Order, RECORD_META_BYTES_MAX};
+use crate::sync::ledger::{Ledger, Ordered, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
@@ -83,7 +83,7 @@ impl Ledger {
     /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
     pub(in crate::sync::ledger) fn take_touch(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         change: &Change,
         now: Time,
@@ -96,9 +96,9 @@ impl Ledger {
     }
 
     /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
-    fn touches(&self, order: &Order, fold: &Fold, change: &Change) -> Option<Register> {
+    fn touches(&self, order: &Ordered, fold: &Fold, change: &Change) -> Option<Register> {
         let Op::Attrs { of, attrs } = &change.op else { return None };
-        if self.0.profiles.classify(&change.path).touch != Some(Touch::Times)
+        if self.0.rules.classify(&change.path).touch != Some(Touch::Times)
             || order.outbox.queue.has(&change.path)
             || order.outbox.touched.paths.len() >= TOUCHED_MAX
         {
@@ -144,7 +144,7 @@ impl Ledger {
         }
         if !changes.is_empty() {
             self.check_bounds(order, &changes)?;
-            let seq = self.0.journal.append(&changes)?;
+            let seq = self.0.disk.journal.append(&changes)?;
             {
                 let fold = self.0.fold.read();
                 for change in &changes {
