@@ -308,7 +308,7 @@ impl Follower {
     pub(super) async fn poll_within(&self, within: Duration) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
-        self.0.ledger.has_listed(within) || self.poll_alone(remote, false).await
+        self.0.ledger.reliance().has_listed(within) || self.poll_alone(remote, false).await
     }
 
     async fn poll_alone(&self, remote: &Remote, must_list: bool) -> bool {

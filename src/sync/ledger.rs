@@ -6,6 +6,12 @@
 //!
 //! Two locks, in this order: *order* is held while changes are brought in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
+//!
+//! What it knows lies in types with private fields, one a file. Under the order lock: `FoldedLog`, `Outbox`, `Saved`,
+//! `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`. Beside it, to be asked by all: `StayRules`, `Reliance`, `Listeners`,
+//! `QueueSigns`. The other files say what happens to several of them at once: a start (`open`), a change that is published
+//! (`turn`), a commit that comes or lands (`apply`), another namespace in place of this one (`adopt`), a save (`save`,
+//! `refill`), a snapshot, a purge.
 
 mod adopt;
 mod apply;
@@ -14,7 +20,6 @@ mod counts;
 mod disk;
 mod given;
 mod identity;
-mod inline;
 mod listeners;
 mod lost_blobs;
 mod open;
@@ -276,6 +281,11 @@ impl Ledger {
         &self.0.counts.traffic
     }
 
+    /// Returns what may be relied on.
+    pub(in crate::sync) fn reliance(&self) -> &Reliance {
+        &self.0.reliance
+    }
+
     /// Returns the room for new data.
     pub fn room(&self) -> &Room {
         self.0.signs.room()
@@ -313,7 +323,7 @@ impl Ledger {
 
     /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
     pub fn now_ms(&self) -> u64 {
-        self.0.remote.as_ref().map_or_else(|| self.0.clock.wall_ms(), Remote::now_ms)
+        self.0.reliance.now_ms()
     }
 
     /// Makes a stamp for the name of an object, later than all that were made before.

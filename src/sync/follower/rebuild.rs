@@ -276,7 +276,7 @@ impl Follower {
             let read = LogView::read(BufReader::with_capacity(READ_BYTES, file));
             drop(staged);
             let (head, mut draft) = read?;
-            draft.log_mut().make_room(|ms| ledger.is_silent(ms));
+            draft.log_mut().make_room(|ms| ledger.reliance().is_silent(ms));
             if head.stamp != stamp {
                 return Err(Error::new(Kind::Corrupt, "a checkpoint has the name of another"));
             }

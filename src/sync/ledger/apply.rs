@@ -28,11 +28,11 @@ struct Arriving<'a> {
     now_ms: u64,
     now: Time,
     /// The paths that show something else now.
-    moved: &'a mut Vec<TreePath>,
+    moved: Vec<TreePath>,
     /// Contents that are to be had again.
-    healed: &'a mut HashSet<Digest>,
+    healed: HashSet<Digest>,
     /// What was left out, and has to be published after all.
-    again: &'a mut Vec<Vec<Change>>,
+    again: Vec<Vec<Change>>,
 }
 
 impl Intake for Arriving<'_> {
@@ -84,38 +84,33 @@ impl Ledger {
         if keys::commit_stamp(name) != Some(commit.stamp) {
             return Vec::new();
         }
-        let mut moved;
-        let mut count = None;
-        {
+        let (moved, count) = {
             let mut order = self.0.order.lock();
             let order = &mut *order;
             if order.log.has(&commit.stamp) {
                 return Vec::new();
             }
-            order.saved.folded(&[commit.stamp]);
-            self.0.counts.note_folded(commit.stamp, self.now_ms());
-            self.0.counts.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
+            order.saved.folded(&[commit.stamp]);
+            self.0.counts.note_folded(commit.stamp, now_ms);
+            self.0.counts.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             self.observe(commit.stamp, now_ms);
             let mut fold = self.0.fold.write();
             self.hear(order, &fold, doubts::of(commit));
-            let (mut again, mut healed) = (Vec::new(), HashSet::new());
-            moved = Vec::new();
-            fold_commit(
-                commit,
-                &mut Arriving {
-                    ledger: self,
-                    order,
-                    fold: &mut fold,
-                    is_own: commit.node == self.node(),
-                    now_ms,
-                    now: Time::from_wall(self.0.clock.wall()),
-                    moved: &mut moved,
-                    healed: &mut healed,
-                    again: &mut again,
-                },
-            );
-            order.log.make_room(|ms| self.is_silent(ms));
+            let mut arriving = Arriving {
+                ledger: self,
+                order,
+                fold: &mut fold,
+                is_own: commit.node == self.node(),
+                now_ms,
+                now: Time::from_wall(self.0.clock.wall()),
+                moved: Vec::new(),
+                healed: HashSet::new(),
+                again: Vec::new(),
+            };
+            fold_commit(commit, &mut arriving);
+            let Arriving { mut moved, healed, again, .. } = arriving;
+            order.log.make_room(|ms| self.0.reliance.is_silent(ms));
             if !healed.is_empty() {
                 moved.extend(lost_blobs::paths_of(&fold, &healed));
             }
@@ -126,10 +121,9 @@ impl Ledger {
             if order.bad.has_amends() {
                 self.0.signs.wake();
             }
-            if !moved.is_empty() {
-                count = Some(self.0.listeners.count());
-            }
-        }
+            let count = (!moved.is_empty()).then(|| self.0.listeners.count());
+            (moved, count)
+        };
         if let Some(count) = count {
             self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
@@ -144,11 +138,6 @@ impl Ledger {
         order.saved.forgotten(gone);
     }
 
-    /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
-    pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
-        self.kept_age().is_tombstone_over(ms, self.now_ms())
-    }
-
     /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
     /// to say.
     ///
@@ -161,16 +150,12 @@ impl Ledger {
     ) {
         let mut contents = batch.contents();
         contents.extend(batch.renewals());
-        self.0.counts.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
-        self.0
-            .counts
-            .traffic
-            .commits_written
-            .fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
-        let now_ms = self.now_ms();
+        let (traffic, now_ms) = (&self.0.counts.traffic, self.now_ms());
+        traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
         for change in &batch.changes {
             let delay = Duration::from_millis(now_ms.saturating_sub(change.stamp.ms));
-            self.0.counts.traffic.publish_delay.observe(delay);
+            traffic.publish_delay.observe(delay);
         }
         {
             let mut order = self.0.order.lock();
@@ -183,7 +168,7 @@ impl Ledger {
             drop(fold);
             if let Some((commit, names)) = commit {
                 order.log.note_written(commit, names);
-                order.log.make_room(|ms| self.is_silent(ms));
+                order.log.make_room(|ms| self.0.reliance.is_silent(ms));
                 order.saved.folded(names);
                 self.0.counts.note_folded(commit.stamp, now_ms);
             }
@@ -198,7 +183,7 @@ impl Ledger {
             order.bad.end_renewals(&batch.amends.renewals);
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
-            self.0.reliance.note_sent(batch.upto, put, self.0.clock.mono());
+            self.0.reliance.note_sent(batch.upto, put);
             order.saved.remote_upto(batch.upto);
             // What no path points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that a publish of the same keeps it again.

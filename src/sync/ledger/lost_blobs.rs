@@ -174,8 +174,9 @@ impl Ledger {
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
             // It is somewhere else, or where no node looks any more.
-            if known.is_some_and(|known| known != location || self.is_expired(known.stored_ms))
-                || self.0.reliance.is_doubted(&digest, location.stored_ms)
+            if known.is_some_and(|known| {
+                known != location || self.0.reliance.is_expired(known.stored_ms)
+            }) || self.0.reliance.is_doubted(&digest, location.stored_ms)
             {
                 continue;
             }
@@ -208,12 +209,6 @@ impl Ledger {
             order.bad.store_again(digest, size);
             tracing::info!(%digest, "another node could not read a blob; it is stored again");
         }
-    }
-
-    /// Reports whether what was stored at a time should be stored again by the next writer: half of its age is
-    /// over, or another node could not read it.
-    pub(super) fn is_unsure(&self, digest: &Digest, stored_ms: u64) -> bool {
-        self.is_half_over(stored_ms) || self.0.reliance.is_doubted(digest, stored_ms)
     }
 
     /// Returns the time to note for contents that are being stored now: what was found bad is older,

@@ -12,7 +12,8 @@ use super::counts::LedgerCounts;
 use super::disk::Disk;
 use super::identity::RunIdentity;
 use super::listeners::Listeners;
-use super::own::{OWN, Split};
+use super::outbox::Split;
+use super::own::OWN;
 use super::queue_signs::QueueSigns;
 use super::reliance::Reliance;
 use super::saved::Saved;
@@ -100,6 +101,7 @@ impl Ledger {
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let (blobs, remote, clock) = (&parts.blobs, &parts.remote, &parts.clock);
         let room = Room::new(blobs.clone(), remote.clone(), clock.clone(), parts.full_wait);
+        let reliance = Reliance::new(remote.clone(), clock.clone());
         let ledger = Self(Arc::new(Inner {
             clock: parts.clock,
             disk: Disk {
@@ -118,7 +120,7 @@ impl Ledger {
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
             signs: QueueSigns::new(before, replayed, room),
-            reliance: Reliance::default(),
+            reliance,
             listeners: Listeners::default(),
             counts,
             warned: Warned::default(),
@@ -236,8 +238,8 @@ impl Ledger {
             for (digest, check) in torn {
                 self.0.rules.note_torn(digest, check);
             }
-            let stays = self.judge(&order, &record.changes, private);
-            let Split { mut changes, own, mut apart } = self.split(&stays, record.changes);
+            let stays = order.outbox.judge(&self.0.rules, &record.changes, private);
+            let Split { mut changes, own, mut apart } = stays.split(&self.0.rules, record.changes);
             apart.retain(|change| {
                 let is_gone = order.outbox.is_gone(change);
                 gone.extend(is_gone.then_some(change.stamp));

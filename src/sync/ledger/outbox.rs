@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use self::apart::{Apart, ApartReason};
 pub use self::hold::{HOLD_MAX, HoldToken};
-pub(super) use self::judge::Stays;
+pub(super) use self::judge::{Split, Stays};
 use self::needless::LeftOut;
 use self::queue::Queue;
 pub(super) use self::queue::{Hold, Weight};
@@ -344,7 +344,9 @@ impl Ledger {
                 new.restore(&path, &shown);
                 let content = shown.entry.as_ref().and_then(Entry::content);
                 if let Some((digest, _)) = content
-                    && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
+                    && new
+                        .stored_ms(&digest)
+                        .is_none_or(|stored_ms| self.0.reliance.is_half_over(stored_ms))
                 {
                     self.0.disk.blobs.mark_unsaved(&digest);
                 }

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::outbox::Stays;
+use super::stay_rules::StayRules;
 use super::{Ledger, Ordered};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -26,17 +27,6 @@ const OWN_PART: u64 = 2;
 
 /// A content with its size.
 pub(super) type SizedContent = Option<(Digest, u64)>;
-
-/// The changes of a record, by what becomes of them.
-#[derive(Debug, Default)]
-pub(super) struct Split {
-    /// They are sent.
-    pub(super) changes: Vec<Change>,
-    /// They stay here because of their names.
-    pub(super) own: Vec<Change>,
-    /// They stay here because of what they put.
-    pub(super) apart: Vec<Change>,
-}
 
 /// The paths of this node alone.
 #[derive(Debug, Default)]
@@ -88,6 +78,49 @@ impl Own {
         Some(digest)
     }
 
+    /// Refuses what would make the data of this node alone grow beyond its part of a tier of that size.
+    pub(super) fn check(
+        &self,
+        rules: &StayRules,
+        tier_bytes: u64,
+        changes: &[Change],
+        stays: &Stays,
+    ) -> Result<()> {
+        // What they add, and what they take away: a rename is both.
+        let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
+        for (number, change) in changes.iter().enumerate() {
+            let counts = stays.has(number) && !stays.note.private;
+            if !counts && !rules.stays_here(&change.path) {
+                continue;
+            }
+            let before = self.paths.get(&change.path);
+            let held = before.copied().flatten().map_or(0, |(_, size)| size);
+            match &change.op {
+                Op::Put(entry) => {
+                    bytes += entry.content().map_or(0, |(_, size)| size);
+                    fewer_bytes += held;
+                    paths += usize::from(before.is_none());
+                }
+                Op::Remove => {
+                    fewer_bytes += held;
+                    fewer_paths += usize::from(before.is_some());
+                }
+                Op::Attrs { .. } => {}
+            }
+        }
+        let limit = tier_bytes / OWN_PART;
+        let has_paths = self.paths.len() + paths;
+        let full = (paths > fewer_paths && has_paths > OWN_PATHS_MAX + fewer_paths)
+            || (bytes > fewer_bytes && self.bytes + bytes > limit + fewer_bytes);
+        if full {
+            let op = format!(
+                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
+            );
+            return Err(Error::new(Kind::NoSpace, op));
+        }
+        Ok(())
+    }
+
     /// Writes the paths for the index, if they are not the saved ones.
     pub(super) fn save(&mut self, batch: &mut FactBatch) {
         if std::mem::take(&mut self.moved) {
@@ -120,63 +153,6 @@ fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
 }
 
 impl Ledger {
-    /// Splits the changes of a record into those that are sent and those that stay here.
-    pub(super) fn split(&self, stays: &Stays, changes: Vec<Change>) -> Split {
-        let mut split = Split::default();
-        for (number, change) in changes.into_iter().enumerate() {
-            if stays.has(number) {
-                split.apart.push(change);
-            } else if self.0.rules.stays_here(&change.path) {
-                split.own.push(change);
-            } else {
-                split.changes.push(change);
-            }
-        }
-        split
-    }
-
-    /// Refuses what would make the data of this node alone grow beyond its bounds.
-    pub(super) fn check_own(
-        &self,
-        order: &Ordered,
-        changes: &[Change],
-        stays: &Stays,
-    ) -> Result<()> {
-        // What they add, and what they take away: a rename is both.
-        let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
-        for (number, change) in changes.iter().enumerate() {
-            let counts = stays.has(number) && !stays.note.private;
-            if !counts && !self.0.rules.stays_here(&change.path) {
-                continue;
-            }
-            let before = order.own.paths.get(&change.path);
-            let held = before.copied().flatten().map_or(0, |(_, size)| size);
-            match &change.op {
-                Op::Put(entry) => {
-                    bytes += entry.content().map_or(0, |(_, size)| size);
-                    fewer_bytes += held;
-                    paths += usize::from(before.is_none());
-                }
-                Op::Remove => {
-                    fewer_bytes += held;
-                    fewer_paths += usize::from(before.is_some());
-                }
-                Op::Attrs { .. } => {}
-            }
-        }
-        let limit = self.0.disk.blobs.usage().limit / OWN_PART;
-        let has_paths = order.own.paths.len() + paths;
-        let full = (paths > fewer_paths && has_paths > OWN_PATHS_MAX + fewer_paths)
-            || (bytes > fewer_bytes && order.own.bytes + bytes > limit + fewer_bytes);
-        if full {
-            let op = format!(
-                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
-            );
-            return Err(Error::new(Kind::NoSpace, op));
-        }
-        Ok(())
-    }
-
     /// Brings a change that stays here into the namespace.
     pub(super) fn apply_own(
         &self,

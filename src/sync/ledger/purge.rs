@@ -41,7 +41,7 @@ impl Ledger {
             };
         }
         let listed_ms = self.listed_ms();
-        if self.now_ms() > listed_ms.saturating_add(self.kept_age().trust_ms()) {
+        if self.now_ms() > listed_ms.saturating_add(self.0.reliance.kept_age().trust_ms()) {
             // Others may have stored again what looks old here.
             return None;
         }
@@ -105,7 +105,7 @@ impl Ledger {
             return PurgeMark::Registers(path);
         }
         let now_ms = self.now_ms();
-        let is_over = |stamp_ms| self.kept_age().is_tombstone_over(stamp_ms, now_ms);
+        let is_over = |stamp_ms| self.0.reliance.kept_age().is_tombstone_over(stamp_ms, now_ms);
         self.0.fold.write().forget_early(is_over);
         PurgeMark::Locations(0)
     }
@@ -175,7 +175,7 @@ impl Ledger {
     /// Looks at the namespace as it was when everything that was expired then was shown last by the node
     /// whose clock is slowest, and could be stored again.
     fn back_then<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
-        let age = self.kept_age();
+        let age = self.0.reliance.kept_age();
         self.living(fold, |living| {
             let now_ms = self.now_ms().saturating_sub(age.grace_ms());
             look(&Living { age, now_ms, ..*living })
@@ -230,7 +230,7 @@ impl Ledger {
         if known || fold.uses(digest) {
             return false;
         }
-        let age = self.kept_age();
+        let age = self.0.reliance.kept_age();
         let then_ms = self.now_ms().saturating_sub(age.grace_ms());
         let minute = self.0.clock.mono().as_secs() / 60;
         // One more, because both ends are rounded.

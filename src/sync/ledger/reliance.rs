@@ -1,20 +1,25 @@
-//! Reliance: which contents may be relied on without a look at the store.
+//! Reliance: what may be relied on without a look at the store, and for how long.
 //!
-//! Owns what speaks for a content (a record that is not yet remote puts it, others use it by the last list of the log) and
-//! what speaks against it (another node could not read it). Has locks of its own, that are held for moments, so that it
-//! can be asked with the namespace locked. Must never take a doubt of another node for a proof.
+//! Owns the ages, what speaks for a content (a record that is not yet remote puts it, others use it by the last list of the
+//! log) and what speaks against it (another node could not read it). Has locks of its own, that are held for moments, so
+//! that it can be asked with the namespace locked. Must never take a doubt of another node for a proof.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::local::Seq;
+use crate::namespace::{Age, Location};
+use crate::remote::Remote;
 
 /// A location that is known is relied on for a new entry only this long after it was stored, or after a list of the log
 /// began that showed the content in use: what is not used may be deleted in the store an hour later.
-pub(super) const REUSE_WITHIN: Duration = Duration::from_mins(10);
+const REUSE_WITHIN: Duration = Duration::from_mins(10);
+/// Clocks differ by less than this: what was stored further ahead says nothing about its age.
+const AHEAD_MAX: Duration = Duration::from_mins(1);
 /// Places in doubt that are remembered; what is forgotten may be doubted once more.
 const DOUBTED_MAX: usize = 10_000;
 
@@ -30,8 +35,10 @@ struct PutContent {
 }
 
 /// What is known of contents, beside where they lie.
-#[derive(Debug, Default)]
-pub(super) struct Reliance {
+#[derive(Debug)]
+pub(in crate::sync) struct Reliance {
+    remote: Option<Remote>,
+    clock: Clock,
     /// The contents that records put which are not yet remote.
     unsent: Mutex<HashMap<Digest, PutContent>>,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
@@ -41,6 +48,76 @@ pub(super) struct Reliance {
 }
 
 impl Reliance {
+    /// Makes what knows of no content yet.
+    pub(super) fn new(remote: Option<Remote>, clock: Clock) -> Self {
+        let (unsent, listed, doubted) = (Mutex::default(), Mutex::default(), Mutex::default());
+        Self { remote, clock, unsent, listed, doubted }
+    }
+
+    /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
+    pub(super) fn now_ms(&self) -> u64 {
+        self.remote.as_ref().map_or_else(|| self.clock.wall_ms(), Remote::now_ms)
+    }
+
+    /// Returns how long what is stored serves. Without a remote nothing ever expires.
+    pub(super) fn age(&self) -> Age {
+        self.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.effective_expiry()))
+    }
+
+    /// Returns for how long what is known has to be kept although this node may show less: other nodes show
+    /// it for so long.
+    pub(in crate::sync) fn kept_age(&self) -> Age {
+        self.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.kept_expiry()))
+    }
+
+    /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
+    pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
+        self.kept_age().is_tombstone_over(ms, self.now_ms())
+    }
+
+    /// Reports whether what was stored at a time is past its age.
+    pub(in crate::sync) fn is_expired(&self, stored_ms: u64) -> bool {
+        let age = self.age();
+        !age.is_endless() && age.left(stored_ms, self.now_ms()).is_none()
+    }
+
+    /// Reports whether half of the age is over of what was stored at a time.
+    pub(super) fn is_half_over(&self, stored_ms: u64) -> bool {
+        let age = self.age();
+        !age.is_endless() && age.is_half_over(stored_ms, self.now_ms())
+    }
+
+    /// Reports whether what was stored at a time should be stored again if it is used: half of its age is
+    /// over, and it still serves.
+    pub(in crate::sync) fn grows_old(&self, stored_ms: u64) -> bool {
+        self.is_half_over(stored_ms) && !self.is_expired(stored_ms)
+    }
+
+    /// Reports whether what was stored at a time should be stored again by the next writer: half of its age is
+    /// over, or another node could not read it.
+    pub(super) fn is_unsure(&self, digest: &Digest, stored_ms: u64) -> bool {
+        self.is_half_over(stored_ms) || self.is_doubted(digest, stored_ms)
+    }
+
+    /// Reports whether a new entry may rely on a location that is known. It must last, and nothing may be
+    /// about to delete it because no entry uses it: so it is too young for that, or other entries use the content, as
+    /// far as the log tells.
+    pub(in crate::sync) fn may_reuse(&self, digest: &Digest, location: &Location) -> bool {
+        !self.is_unsure(digest, location.stored_ms)
+            && (self.is_young(location.stored_ms) || self.is_shared(digest))
+    }
+
+    /// Reports whether what was stored at a time is so young that nothing deletes it for most of the grace time, whether
+    /// or not an entry uses it.
+    pub(in crate::sync) fn is_young(&self, stored_ms: u64) -> bool {
+        let now_ms = self.now_ms();
+        let reuse_ms = REUSE_WITHIN.as_millis() as u64;
+        // Our own clock may be far behind the store's.
+        self.remote.as_ref().is_some_and(Remote::knows_time)
+            && stored_ms <= now_ms.saturating_add(AHEAD_MAX.as_millis() as u64)
+            && stored_ms.saturating_add(reuse_ms) > now_ms
+    }
+
     /// Notes that a record puts a content; `in_use`: others use it, as far as the last list of the log tells.
     pub(super) fn note_put(&self, seq: Seq, digest: Digest, in_use: bool) {
         let listed = self.listed.lock().filter(|_| in_use);
@@ -56,12 +133,8 @@ impl Reliance {
     }
 
     /// Notes that the records up to one are remote, which put these contents.
-    pub(super) fn note_sent(
-        &self,
-        upto: Seq,
-        contents: impl Iterator<Item = Digest>,
-        at: Duration,
-    ) {
+    pub(super) fn note_sent(&self, upto: Seq, contents: impl Iterator<Item = Digest>) {
+        let at = self.clock.mono();
         let mut puts = self.unsent.lock();
         for digest in contents {
             match puts.get_mut(&digest) {
@@ -79,7 +152,8 @@ impl Reliance {
     }
 
     /// Reports whether a content was in use by others, a moment ago.
-    pub(super) fn is_shared(&self, digest: &Digest, now: Duration) -> bool {
+    fn is_shared(&self, digest: &Digest) -> bool {
+        let now = self.clock.mono();
         let is_near = |at: Duration| now.saturating_sub(at) < REUSE_WITHIN;
         self.unsent.lock().get(digest).is_some_and(|put| put.shared && is_near(put.at))
     }
@@ -90,7 +164,8 @@ impl Reliance {
     }
 
     /// Reports whether it was, so short a time ago.
-    pub(super) fn has_listed(&self, within: Duration, now: Duration) -> bool {
+    pub(in crate::sync) fn has_listed(&self, within: Duration) -> bool {
+        let now = self.clock.mono();
         self.listed.lock().is_some_and(|at| now.saturating_sub(at) < within)
     }
 

@@ -57,10 +57,10 @@ impl Ledger {
         self.shown(fold, path, &entry, Some(register.changed_ms()))?;
         let digest = entry.content().map(|(digest, _)| digest);
         let old = match digest.filter(|digest| !digest.is_empty_content()) {
-            None => self.is_half_over(register.changed_ms()),
+            None => self.0.reliance.is_half_over(register.changed_ms()),
             Some(digest) if self.0.reliance.is_unsent(&digest) => false,
             Some(digest) => match fold.stored_ms(&digest) {
-                Some(stored_ms) => self.is_unsure(&digest, stored_ms),
+                Some(stored_ms) => self.0.reliance.is_unsure(&digest, stored_ms),
                 // The store has lost it; the next node that writes it brings it back.
                 None => self.0.remote.is_some(),
             },

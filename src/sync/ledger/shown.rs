@@ -6,27 +6,16 @@
 
 use std::time::Duration;
 
-use super::reliance::REUSE_WITHIN;
 use super::{Ledger, Ordered};
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
-use crate::namespace::{Age, Entry, Fold, Living, Location, Op};
-use crate::remote::Remote;
-
-/// Clocks differ by less than this: what was stored further ahead says nothing about its age.
-const AHEAD_MAX: Duration = Duration::from_mins(1);
+use crate::namespace::{Age, Entry, Fold, Living, Op};
 
 impl Ledger {
     /// Returns how long what is stored serves. Without a remote nothing ever expires.
     pub fn age(&self) -> Age {
-        self.0.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.effective_expiry()))
-    }
-
-    /// Returns for how long what is known has to be kept although this node may show less: other nodes show
-    /// it for so long.
-    pub(in crate::sync) fn kept_age(&self) -> Age {
-        self.0.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.kept_expiry()))
+        self.0.reliance.age()
     }
 
     /// Returns for how much longer what a path has may be shown; `None` when it must not be: its bytes are
@@ -83,49 +72,6 @@ impl Ledger {
         look(&Living { fold, age, now_ms, pending: &pending })
     }
 
-    /// Reports whether what was stored at a time is past its age.
-    pub(in crate::sync) fn is_expired(&self, stored_ms: u64) -> bool {
-        let age = self.age();
-        !age.is_endless() && age.left(stored_ms, self.now_ms()).is_none()
-    }
-
-    /// Reports whether half of the age is over of what was stored at a time.
-    pub(in crate::sync) fn is_half_over(&self, stored_ms: u64) -> bool {
-        let age = self.age();
-        !age.is_endless() && age.is_half_over(stored_ms, self.now_ms())
-    }
-
-    /// Reports whether what was stored at a time should be stored again if it is used: half of its age is
-    /// over, and it still serves.
-    pub(in crate::sync) fn grows_old(&self, stored_ms: u64) -> bool {
-        self.is_half_over(stored_ms) && !self.is_expired(stored_ms)
-    }
-
-    /// Reports whether a new entry may rely on a location that is known. It must last, and nothing may be
-    /// about to delete it because no entry uses it: so it is too young for that, or other entries use the content, as
-    /// far as the log tells.
-    pub(in crate::sync) fn may_reuse(&self, digest: &Digest, location: &Location) -> bool {
-        !self.is_unsure(digest, location.stored_ms)
-            && (self.is_young(location.stored_ms)
-                || self.0.reliance.is_shared(digest, self.0.clock.mono()))
-    }
-
-    /// Reports whether what was stored at a time is so young that nothing deletes it for most of the grace time, whether
-    /// or not an entry uses it.
-    pub(in crate::sync) fn is_young(&self, stored_ms: u64) -> bool {
-        let now_ms = self.now_ms();
-        let reuse_ms = REUSE_WITHIN.as_millis() as u64;
-        // Our own clock may be far behind the store's.
-        self.0.remote.as_ref().is_some_and(Remote::knows_time)
-            && stored_ms <= now_ms.saturating_add(AHEAD_MAX.as_millis() as u64)
-            && stored_ms.saturating_add(reuse_ms) > now_ms
-    }
-
-    /// Reports whether the log was listed so short a time ago.
-    pub(in crate::sync) fn has_listed(&self, within: Duration) -> bool {
-        self.0.reliance.has_listed(within, self.0.clock.mono())
-    }
-
     /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
     /// not for long, from eviction.
     pub(super) fn note_put(&self, seq: Seq, order: &Ordered, fold: &Fold, op: &Op) {
@@ -134,7 +80,10 @@ impl Ledger {
         // What a path of this node alone has, no other node need have.
         let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.outbox.has_private();
         self.0.reliance.note_put(seq, digest, in_use);
-        if fold.stored_ms(&digest).is_none_or(|stored_ms| self.is_unsure(&digest, stored_ms)) {
+        if fold
+            .stored_ms(&digest)
+            .is_none_or(|stored_ms| self.0.reliance.is_unsure(&digest, stored_ms))
+        {
             self.0.disk.blobs.mark_unsaved(&digest);
         }
     }

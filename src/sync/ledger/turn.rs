@@ -6,8 +6,7 @@
 
 use parking_lot::MutexGuard;
 
-use super::outbox::{Hold, HoldToken, Stays, Weight};
-use super::own::Split;
+use super::outbox::{Hold, HoldToken, Split, Stays, Weight};
 use super::{Ledger, Ordered, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::local::Seq;
@@ -57,8 +56,10 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
-        let stays = self.ledger.judge(&self.order, &changes, self.ledger.is_private());
-        self.ledger.check_own(&self.order, &changes, &stays)?;
+        let inner = &self.ledger.0;
+        let stays = self.order.outbox.judge(&inner.rules, &changes, self.ledger.is_private());
+        let tier_bytes = inner.disk.blobs.usage().limit;
+        self.order.own.check(&inner.rules, tier_bytes, &changes, &stays)?;
         let seq = self.ledger.0.disk.journal.append_with(&changes, &stays.note)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
         Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
@@ -119,7 +120,7 @@ impl Written<'_> {
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
         let private = stays.note.private;
-        let Split { mut changes, own, apart } = ledger.split(&stays, changes);
+        let Split { mut changes, own, apart } = stays.split(&ledger.0.rules, changes);
         {
             let mut fold = ledger.0.fold.write();
             changes.retain(|change| {

@@ -28,6 +28,6 @@ impl HoldToken {
 impl Drop for HoldToken {
     fn drop(&mut self) {
         self.hold.release();
-        self.ledger.queued().notify_waiters();
+        self.ledger.0.signs.wake();
     }
 }

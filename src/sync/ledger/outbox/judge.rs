@@ -5,10 +5,11 @@
 
 use std::collections::HashSet;
 
+use super::Outbox;
 use super::apart::{ApartReason, KeptApart, has_bytes};
 use crate::local::Note;
 use crate::namespace::{Change, Op};
-use crate::sync::ledger::{Ledger, Ordered};
+use crate::sync::ledger::stay_rules::StayRules;
 
 /// Which changes of a record stay here.
 #[derive(Debug, Default)]
@@ -19,46 +20,71 @@ pub(in crate::sync::ledger) struct Stays {
     pub(in crate::sync::ledger) note: Note,
 }
 
+/// The changes of a record, by what becomes of them.
+#[derive(Debug, Default)]
+pub(in crate::sync::ledger) struct Split {
+    /// They are sent.
+    pub(in crate::sync::ledger) changes: Vec<Change>,
+    /// They stay here because of their names.
+    pub(in crate::sync::ledger) own: Vec<Change>,
+    /// They stay here because of what they put.
+    pub(in crate::sync::ledger) apart: Vec<Change>,
+}
+
 impl Stays {
     /// Reports whether the change with a number stays here.
     pub(in crate::sync::ledger) fn has(&self, number: usize) -> bool {
         self.each.get(number).copied().unwrap_or(false)
     }
+
+    /// Splits the changes of the record into those that are sent and those that stay here.
+    pub(in crate::sync::ledger) fn split(&self, rules: &StayRules, changes: Vec<Change>) -> Split {
+        let mut split = Split::default();
+        for (number, change) in changes.into_iter().enumerate() {
+            if self.has(number) {
+                split.apart.push(change);
+            } else if rules.stays_here(&change.path) {
+                split.own.push(change);
+            } else {
+                split.changes.push(change);
+            }
+        }
+        split
+    }
 }
 
-impl Ledger {
+impl Outbox {
     /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
     /// what stays; on a private mount all.
     pub(in crate::sync::ledger) fn judge(
         &self,
-        order: &Ordered,
+        rules: &StayRules,
         changes: &[Change],
         private: bool,
     ) -> Stays {
         if private {
-            let each =
-                changes.iter().map(|change| !self.0.rules.stays_here(&change.path)).collect();
+            let each = changes.iter().map(|change| !rules.stays_here(&change.path)).collect();
             return Stays { each, note: Note { torn: Vec::new(), private } };
         }
         let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
-        let whole = self.0.rules.knows_no_torn() && !changes.iter().any(is_empty);
-        if self.0.remote.is_none() || (whole && order.outbox.apart.has_none()) {
+        let whole = rules.knows_no_torn() && !changes.iter().any(is_empty);
+        if !rules.is_shared() || (whole && self.apart.has_none()) {
             return Stays::default();
         }
         let mut stays = Stays::default();
         let mut stamps = HashSet::new();
         for change in changes {
             let stay = match &change.op {
-                Op::Put(entry) if !self.0.rules.stays_here(&change.path) => {
-                    let torn = self.0.rules.torn_by(&change.path, entry);
+                Op::Put(entry) if !rules.stays_here(&change.path) => {
+                    let torn = rules.torn_by(&change.path, entry);
                     stays.note.torn.extend(torn);
                     torn.is_some()
                 }
                 Op::Attrs { of, .. } => {
-                    let kept = order.outbox.apart.kept(&change.path);
+                    let kept = self.apart.kept(&change.path);
                     // Others may have the version whose attributes a private mount has changed.
                     let known = |kept: &KeptApart| {
-                        let known = order.outbox.apart.known(&change.path).map(|known| known.stamp);
+                        let known = self.apart.known(&change.path).map(|known| known.stamp);
                         kept.why == ApartReason::Private && known == Some(*of)
                     };
                     kept.is_some_and(|kept| {
@@ -67,7 +93,7 @@ impl Ledger {
                 }
                 _ => false,
             };
-            if stay && self.0.rules.is_member(&change.path) {
+            if stay && rules.is_member(&change.path) {
                 stamps.insert(change.stamp);
             }
             stays.each.push(stay);

@@ -106,7 +106,7 @@ impl Ledger {
     /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
     /// has put go together or not at all. Reports whether another node has written some of it at the same time.
     pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
-        if batch.changes.is_empty() || !self.has_listed(LISTED_WITHIN) {
+        if batch.changes.is_empty() || !self.0.reliance.has_listed(LISTED_WITHIN) {
             return false;
         }
         let mut count = None;
@@ -201,10 +201,10 @@ impl Ledger {
     fn lasts(&self, fold: &Fold, known: &Register) -> bool {
         let content = known.entry.as_ref().and_then(Entry::content);
         match content.filter(|(_, size)| *size > 0) {
-            None => !self.is_half_over(known.changed_ms()),
-            Some((digest, _)) => {
-                fold.stored_ms(&digest).is_some_and(|stored_ms| !self.is_unsure(&digest, stored_ms))
-            }
+            None => !self.0.reliance.is_half_over(known.changed_ms()),
+            Some((digest, _)) => fold
+                .stored_ms(&digest)
+                .is_some_and(|stored_ms| !self.0.reliance.is_unsure(&digest, stored_ms)),
         }
     }
 

@@ -52,7 +52,9 @@ impl Ledger {
     fn is_stamp_late(&self, stamp: Stamp) -> bool {
         let now_ms = self.now_ms();
         stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
-            || [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
+            || [self.age(), self.0.reliance.kept_age()]
+                .iter()
+                .any(|age| age.is_late(stamp.ms, now_ms))
     }
 
     /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
