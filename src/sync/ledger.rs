@@ -186,18 +186,6 @@ impl Ledger {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
     }
 
-    /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
-    /// kept until a purge: it may say that the remaining files are no unit.
-    fn forget_alone(&self, fold: &mut Fold, change: &Change) {
-        let last = fold.register(&change.path);
-        if change.op == Op::Remove
-            && last.is_some_and(|register| register.stamp == change.stamp)
-            && !self.0.rules.keeps_tombstone(&change.path)
-        {
-            fold.reset(&change.path, None);
-        }
-    }
-
     /// Notes that the content of a directory moved in a way that is not a change.
     pub fn touch_directory(&self, dir: &TreePath) {
         let (stamp, now) = (self.next_stamp(), Time::from_wall(self.0.clock.wall()));

@@ -11,9 +11,11 @@ use std::collections::{HashMap, HashSet};
 
 use super::{Ledger, Ordered};
 use crate::digest::Digest;
+use crate::local::Blobs;
 use crate::name::TreePath;
 use crate::namespace::{Fold, Location, Site};
 use crate::remote::keys;
+use crate::stamp::NodeId;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
 
 /// Places that are remembered; what is forgotten may be found bad once more.
@@ -84,6 +86,31 @@ impl Bad {
     fn can_store_again(&self, digest: Digest, size: u64) -> bool {
         let queued = &self.amends.repairs;
         queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size))
+    }
+
+    /// Reports whether this node has stored a content at a place.
+    fn is_own(&self, own: NodeId, digest: &Digest, location: &Location) -> bool {
+        let by = match &location.site {
+            Site::Pack { pack, .. } => keys::pack_stamp(pack),
+            Site::Inline { commit } => keys::commit_stamp(commit),
+            Site::Object => return self.own_objects.contains(digest),
+        };
+        by.is_some_and(|stamp| stamp.node == own)
+    }
+
+    /// Has a content stored again that this node has stored, because another node could not read it.
+    fn repair(&mut self, blobs: &Blobs, digest: Digest, size: u64) {
+        if !self.can_store_again(digest, size) {
+            return;
+        }
+        let room = self.repaired.len() < BAD_MAX;
+        let times = self.repaired.get(&digest).copied().unwrap_or(0);
+        // Unsaved first: it must not be let go before it is stored.
+        if room && times < REPAIRS_MAX && blobs.mark_unsaved(&digest) {
+            self.repaired.insert(digest, times + 1);
+            self.store_again(digest, size);
+            tracing::info!(%digest, "another node could not read a blob; it is stored again");
+        }
     }
 
     /// Notes that renewals have come to their end, one way or the other.
@@ -181,33 +208,9 @@ impl Ledger {
                 continue;
             }
             self.0.reliance.doubt(digest, location.stored_ms);
-            if self.is_own(order, &digest, &location) && fold.uses(&digest) {
-                self.repair(order, digest, location.size);
+            if order.bad.is_own(self.node(), &digest, &location) && fold.uses(&digest) {
+                order.bad.repair(&self.0.disk.blobs, digest, location.size);
             }
-        }
-    }
-
-    /// Reports whether this node has stored a content at a place.
-    fn is_own(&self, order: &Ordered, digest: &Digest, location: &Location) -> bool {
-        let by = match &location.site {
-            Site::Pack { pack, .. } => keys::pack_stamp(pack),
-            Site::Inline { commit } => keys::commit_stamp(commit),
-            Site::Object => return order.bad.own_objects.contains(digest),
-        };
-        by.is_some_and(|stamp| stamp.node == self.node())
-    }
-
-    fn repair(&self, order: &mut Ordered, digest: Digest, size: u64) {
-        if !order.bad.can_store_again(digest, size) {
-            return;
-        }
-        let room = order.bad.repaired.len() < BAD_MAX;
-        let times = order.bad.repaired.get(&digest).copied().unwrap_or(0);
-        // Unsaved first: it must not be let go before it is stored.
-        if room && times < REPAIRS_MAX && self.0.disk.blobs.mark_unsaved(&digest) {
-            order.bad.repaired.insert(digest, times + 1);
-            order.bad.store_again(digest, size);
-            tracing::info!(%digest, "another node could not read a blob; it is stored again");
         }
     }
 

@@ -271,7 +271,7 @@ impl Ledger {
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {
-                    self.forget_alone(&mut fold, change);
+                    self.0.rules.forget_alone(&mut fold, change);
                 }
                 self.replace_apart(&mut order, &fold, change);
             }

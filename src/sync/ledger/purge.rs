@@ -4,6 +4,7 @@
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
+use super::stay_rules::StayRules;
 use super::{Ledger, Moved, Ordered};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -80,7 +81,7 @@ impl Ledger {
                 let goes = again && !order.outbox.is_queued(path);
                 if goes && order.outbox.is_apart(path) {
                     let now = Time::from_wall(self.0.clock.wall());
-                    for path in self.with_unit(order, path) {
+                    for path in order.outbox.with_unit(&self.0.rules, path) {
                         self.give_up(order, &mut fold, &path, now);
                         shown.push(path);
                     }
@@ -135,7 +136,7 @@ impl Ledger {
                     let of = (part.key.rule, part.key.prefix.to_vec());
                     let known = mark.take().filter(|(known, _)| *known == of);
                     let (of, latest) =
-                        known.unwrap_or_else(|| (of, self.entry_stamp(fold, &part.key)));
+                        known.unwrap_or_else(|| (of, entry_stamp(&self.0.rules, fold, &part.key)));
                     mark = Some((of, latest));
                     if latest.is_none_or(|latest| register.stamp <= latest) {
                         due.push((path.clone(), register.stamp));
@@ -156,20 +157,6 @@ impl Ledger {
             }
         }
         last.map(PurgeMark::Registers)
-    }
-
-    /// Returns the stamp of the latest entry point of a unit.
-    fn entry_stamp(&self, fold: &Fold, key: &UnitKey<'_>) -> Option<Stamp> {
-        let prefix = TreePath::from_bytes(key.prefix).ok()?;
-        let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
-        let entry = |(path, register): (TreePath, Register)| {
-            let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
-            let kind = entry.map(|_| self.0.rules.classify(&path).kind)?;
-            let is_entry =
-                matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
-            is_entry.then_some(register.stamp)
-        };
-        fold.registers_after(&prefix).take_while(here).filter_map(entry).max()
     }
 
     /// Looks at the namespace as it was when everything that was expired then was shown last by the node
@@ -237,4 +224,17 @@ impl Ledger {
         age.left(stored_ms, then_ms).is_none()
             || fold.idle_minutes(digest, minute) > LOG_GRACE.as_secs() / 60
     }
+}
+
+/// Returns the stamp of the latest entry point of a unit.
+fn entry_stamp(rules: &StayRules, fold: &Fold, key: &UnitKey<'_>) -> Option<Stamp> {
+    let prefix = TreePath::from_bytes(key.prefix).ok()?;
+    let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
+    let entry = |(path, register): (TreePath, Register)| {
+        let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
+        let kind = entry.map(|_| rules.classify(&path).kind)?;
+        let is_entry = matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
+        is_entry.then_some(register.stamp)
+    };
+    fold.registers_after(&prefix).take_while(here).filter_map(entry).max()
 }

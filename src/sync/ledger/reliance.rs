@@ -14,6 +14,7 @@ use crate::digest::Digest;
 use crate::local::Seq;
 use crate::namespace::{Age, Location};
 use crate::remote::Remote;
+use crate::stamp::{MAX_AHEAD_MS, Stamp};
 
 /// A location that is known is relied on for a new entry only this long after it was stored, or after a list of the log
 /// began that showed the content in use: what is not used may be deleted in the store an hour later.
@@ -73,6 +74,14 @@ impl Reliance {
     /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
     pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
         self.kept_age().is_tombstone_over(ms, self.now_ms())
+    }
+
+    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet, or whether
+    /// no node could replace what it makes.
+    pub(super) fn is_late(&self, stamp: Stamp) -> bool {
+        let now_ms = self.now_ms();
+        stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
+            || [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
     }
 
     /// Reports whether what was stored at a time is past its age.

@@ -14,7 +14,7 @@ use super::Ledger;
 use crate::digest::Digest;
 use crate::local::Torn;
 use crate::name::TreePath;
-use crate::namespace::{Check, Class, Entry, FileKind, Profiles, is_edition};
+use crate::namespace::{Change, Check, Class, Entry, FileKind, Fold, Op, Profiles, is_edition};
 
 /// Contents of which it is remembered that they are not complete.
 const TORN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
@@ -70,9 +70,17 @@ impl StayRules {
         self.private
     }
 
-    /// Reports whether a tombstone says something also where there is no remote.
-    pub(super) fn keeps_tombstone(&self, path: &TreePath) -> bool {
-        self.kept.contains(path) || self.is_member(path)
+    /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
+    /// kept until a purge: it may say that the remaining files are no unit.
+    pub(super) fn forget_alone(&self, fold: &mut Fold, change: &Change) {
+        let last = fold.register(&change.path);
+        if change.op == Op::Remove
+            && last.is_some_and(|register| register.stamp == change.stamp)
+            && !self.kept.contains(&change.path)
+            && !self.is_member(&change.path)
+        {
+            fold.reset(&change.path, None);
+        }
     }
 
     /// Notes that a content has failed a check.

@@ -137,7 +137,7 @@ impl Written<'_> {
                 if shared {
                     ledger.replace_apart(order, &fold, change);
                 } else {
-                    ledger.forget_alone(&mut fold, change);
+                    ledger.0.rules.forget_alone(&mut fold, change);
                 }
                 true
             });

@@ -12,11 +12,13 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
+use super::Outbox;
 use crate::digest::Digest;
 use crate::local::{FactBatch, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
+use crate::sync::ledger::stay_rules::StayRules;
 use crate::sync::ledger::{Ledger, Ordered};
 
 /// Names that a warning names in one run; of further ones only the number is told, by `status`.
@@ -279,6 +281,30 @@ impl Apart {
     }
 }
 
+impl Outbox {
+    /// Returns a path with those that stay here because of the same version of its unit.
+    pub(in crate::sync::ledger) fn with_unit(
+        &self,
+        rules: &StayRules,
+        path: &TreePath,
+    ) -> Vec<TreePath> {
+        let Some(kept) = self.apart.kept(path) else { return vec![path.clone()] };
+        // One record may have versions of several units, under one stamp.
+        let FileKind::Unit(part) = rules.classify(path).kind else {
+            return vec![path.clone()];
+        };
+        let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
+        let near = self.apart.paths.range(first..);
+        let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
+        let is_of_unit = |other: &TreePath| {
+            let kind = rules.classify(other).kind;
+            matches!(kind, FileKind::Unit(other) if other.key == part.key)
+        };
+        let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
+        all.map(|(path, _)| path.clone()).collect()
+    }
+}
+
 impl Ledger {
     /// Counts the files that stay on this node because they are not complete.
     pub fn incomplete(&self) -> u64 {
@@ -414,33 +440,11 @@ impl Ledger {
         if stamp_of(order.outbox.apart.known(&change.path)) == before {
             return Vec::new();
         }
-        let moved = self.with_unit(order, &change.path);
+        let moved = order.outbox.with_unit(&self.0.rules, &change.path);
         for path in &moved {
             self.give_up(order, fold, path, now);
         }
         moved
-    }
-
-    /// Returns a path with those that stay here because of the same version of its unit.
-    pub(in crate::sync::ledger) fn with_unit(
-        &self,
-        order: &Ordered,
-        path: &TreePath,
-    ) -> Vec<TreePath> {
-        let Some(kept) = order.outbox.apart.kept(path) else { return vec![path.clone()] };
-        // One record may have versions of several units, under one stamp.
-        let FileKind::Unit(part) = self.0.rules.classify(path).kind else {
-            return vec![path.clone()];
-        };
-        let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
-        let near = order.outbox.apart.paths.range(first..);
-        let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
-        let is_of_unit = |other: &TreePath| {
-            let kind = self.0.rules.classify(other).kind;
-            matches!(kind, FileKind::Unit(other) if other.key == part.key)
-        };
-        let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
-        all.map(|(path, _)| path.clone()).collect()
     }
 
     /// Shows at a path what others know of it.
@@ -477,7 +481,7 @@ impl Ledger {
         let replaced: BTreeSet<TreePath> = paths
             .iter()
             .filter(|path| order.outbox.apart.has(path) && is_newer(path))
-            .flat_map(|path| self.with_unit(order, path))
+            .flat_map(|path| order.outbox.with_unit(&self.0.rules, path))
             .collect();
         for path in paths {
             if replaced.contains(&path) {

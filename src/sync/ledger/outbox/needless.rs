@@ -14,12 +14,14 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Outbox;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
-use crate::stamp::Stamp;
+use crate::stamp::{NodeId, Stamp};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::reliance::Reliance;
 use crate::sync::ledger::{Ledger, Moved, Ordered};
 use crate::sync::times::LOG_GRACE;
 
@@ -102,6 +104,66 @@ enum Needless {
     Same,
 }
 
+impl Outbox {
+    /// Returns the groups of a batch of which nothing need be sent by the node `own`.
+    fn needless(
+        &self,
+        fold: &Fold,
+        batch: &Batch,
+        (reliance, own): (&Reliance, NodeId),
+    ) -> BTreeMap<Stamp, Needless> {
+        let mut groups: BTreeMap<Stamp, Option<Needless>> = BTreeMap::new();
+        let mut sizes: HashMap<Stamp, usize> = HashMap::new();
+        for change in &batch.changes {
+            *sizes.entry(group_of(change)).or_default() += 1;
+        }
+        for change in &batch.changes {
+            let of = group_of(change);
+            let together = sizes.get(&of).is_some_and(|size| *size > 1);
+            let why = self.why_needless(fold, batch, (change, together), (reliance, own));
+            let all = groups.entry(of).or_insert(why);
+            *all = match (*all, why) {
+                (Some(Needless::Superseded), Some(Needless::Superseded)) => why,
+                (Some(_), Some(_)) => Some(Needless::Same),
+                _ => None,
+            };
+        }
+        groups.into_iter().filter_map(|(of, why)| Some((of, why?))).collect()
+    }
+
+    /// Says why a change need not be sent, for itself; `together` with others.
+    fn why_needless(
+        &self,
+        fold: &Fold,
+        batch: &Batch,
+        (change, together): (&Change, bool),
+        (reliance, own): (&Reliance, NodeId),
+    ) -> Option<Needless> {
+        let path = &change.path;
+        // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
+        let all_here = batch.paths.get(path).copied() == Some(self.queue.changes(path));
+        if !all_here || batch.rides.contains(path) || self.apart.has(path) || self.touched.has(path)
+        {
+            return None;
+        }
+        let known = self.queue.committed(path)?;
+        let of = group_of(change);
+        if known.stamp > of {
+            return Some(Needless::Superseded);
+        }
+        // A commit of ours was never read: should it be damaged in the store, to write its files again has to heal that.
+        if known.stamp == of || known.stamp.node == own {
+            return None;
+        }
+        if change.op == Op::Remove {
+            // Alone it also removes what is older and has not arrived.
+            return (together && known.entry.is_none()).then_some(Needless::Same);
+        }
+        let shown = fold.register(path).filter(|shown| shown.stamp == of)?;
+        (is_alike(&shown, &known) && lasts(reliance, fold, &known)).then_some(Needless::Same)
+    }
+}
+
 impl Ledger {
     /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
     /// has put go together or not at all. Reports whether another node has written some of it at the same time.
@@ -117,7 +179,8 @@ impl Ledger {
                 return false;
             }
             let mut fold = self.0.fold.write();
-            let needless = self.needless(order, &fold, batch);
+            let by = (&self.0.reliance, self.node());
+            let needless = order.outbox.needless(&fold, batch, by);
             if needless.is_empty() {
                 return false;
             }
@@ -139,73 +202,6 @@ impl Ledger {
             self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
         met
-    }
-
-    /// Returns the groups of a batch of which nothing need be sent.
-    fn needless(&self, order: &Ordered, fold: &Fold, batch: &Batch) -> BTreeMap<Stamp, Needless> {
-        let mut groups: BTreeMap<Stamp, Option<Needless>> = BTreeMap::new();
-        let mut sizes: HashMap<Stamp, usize> = HashMap::new();
-        for change in &batch.changes {
-            *sizes.entry(group_of(change)).or_default() += 1;
-        }
-        for change in &batch.changes {
-            let of = group_of(change);
-            let together = sizes.get(&of).is_some_and(|size| *size > 1);
-            let why = self.why_needless(order, fold, batch, (change, together));
-            let all = groups.entry(of).or_insert(why);
-            *all = match (*all, why) {
-                (Some(Needless::Superseded), Some(Needless::Superseded)) => why,
-                (Some(_), Some(_)) => Some(Needless::Same),
-                _ => None,
-            };
-        }
-        groups.into_iter().filter_map(|(of, why)| Some((of, why?))).collect()
-    }
-
-    /// Says why a change need not be sent, for itself; `together` with others.
-    fn why_needless(
-        &self,
-        order: &Ordered,
-        fold: &Fold,
-        batch: &Batch,
-        (change, together): (&Change, bool),
-    ) -> Option<Needless> {
-        let path = &change.path;
-        // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
-        let all_here = batch.paths.get(path).copied() == Some(order.outbox.queue.changes(path));
-        if !all_here
-            || batch.rides.contains(path)
-            || order.outbox.apart.has(path)
-            || order.outbox.touched.has(path)
-        {
-            return None;
-        }
-        let known = order.outbox.queue.committed(path)?;
-        let of = group_of(change);
-        if known.stamp > of {
-            return Some(Needless::Superseded);
-        }
-        // A commit of ours was never read: should it be damaged in the store, to write its files again has to heal that.
-        if known.stamp == of || known.stamp.node == self.node() {
-            return None;
-        }
-        if change.op == Op::Remove {
-            // Alone it also removes what is older and has not arrived.
-            return (together && known.entry.is_none()).then_some(Needless::Same);
-        }
-        let shown = fold.register(path).filter(|shown| shown.stamp == of)?;
-        (is_alike(&shown, &known) && self.lasts(fold, &known)).then_some(Needless::Same)
-    }
-
-    /// Reports whether what others know of a path would live no longer if it were published again, and can be had.
-    fn lasts(&self, fold: &Fold, known: &Register) -> bool {
-        let content = known.entry.as_ref().and_then(Entry::content);
-        match content.filter(|(_, size)| *size > 0) {
-            None => !self.0.reliance.is_half_over(known.changed_ms()),
-            Some((digest, _)) => fold
-                .stored_ms(&digest)
-                .is_some_and(|stored_ms| !self.0.reliance.is_unsure(&digest, stored_ms)),
-        }
     }
 
     /// Takes changes off the way to the remote, and shows what others know instead.
@@ -272,6 +268,17 @@ impl Ledger {
         let paths = changes.iter().map(|change| change.path.clone()).collect();
         self.enqueue(order, seq, changes, None);
         Ok(paths)
+    }
+}
+
+/// Reports whether what others know of a path would live no longer if it were published again, and can be had.
+fn lasts(reliance: &Reliance, fold: &Fold, known: &Register) -> bool {
+    let content = known.entry.as_ref().and_then(Entry::content);
+    match content.filter(|(_, size)| *size > 0) {
+        None => !reliance.is_half_over(known.changed_ms()),
+        Some((digest, _)) => {
+            fold.stored_ms(&digest).is_some_and(|stored_ms| !reliance.is_unsure(&digest, stored_ms))
+        }
     }
 }
 

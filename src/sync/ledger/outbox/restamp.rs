@@ -44,17 +44,7 @@ impl Ledger {
 
     /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
     pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
-        batch.changes.iter().any(|change| self.is_stamp_late(change.stamp))
-    }
-
-    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet, or whether
-    /// no node could replace what it makes.
-    fn is_stamp_late(&self, stamp: Stamp) -> bool {
-        let now_ms = self.now_ms();
-        stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
-            || [self.age(), self.0.reliance.kept_age()]
-                .iter()
-                .any(|age| age.is_late(stamp.ms, now_ms))
+        batch.changes.iter().any(|change| self.0.reliance.is_late(change.stamp))
     }
 
     /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
@@ -110,7 +100,7 @@ impl Ledger {
         let changes = records.iter().flat_map(|record| &record.changes);
         let mut changes = changes.filter(|change| !self.0.rules.stays_here(&change.path));
         let begun = records.first().is_some_and(|first| order.times.is_late(first.seq));
-        if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
+        if begun || changes.any(|change| self.0.reliance.is_late(change.stamp)) {
             order.outbox.late = Some(Restamp { upto, ..Restamp::default() });
         }
     }

@@ -4,6 +4,7 @@
 //! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
 //! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
 
+use super::Outbox;
 use super::apart::ApartReason;
 use super::touch::TOUCHED_MAX;
 use crate::error::Result;
@@ -11,6 +12,7 @@ use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::stay_rules::StayRules;
 use crate::sync::ledger::{Ledger, Ordered};
 
 /// A larger file is more than a note of a use, and travels as any other.
@@ -18,29 +20,14 @@ const RIDE_BYTES_MAX: u64 = 4096;
 /// The most that ride with one commit.
 const RIDES_MAX: usize = 1000;
 
-impl Ledger {
-    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
-    pub(in crate::sync::ledger) fn take_ride(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        (seq, change): (Seq, &Change),
-        now: Time,
-    ) -> bool {
-        let waits = self.is_ride(order, fold, change);
-        if waits {
-            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
-        }
-        waits
-    }
-
+impl Outbox {
     /// Reports whether a change only says that a file was used which others have.
-    fn is_ride(&self, order: &Ordered, fold: &Fold, change: &Change) -> bool {
+    fn is_ride(&self, rules: &StayRules, fold: &Fold, change: &Change) -> bool {
         let path = &change.path;
-        if self.0.rules.classify(path).touch != Some(Touch::Content) {
+        if rules.classify(path).touch != Some(Touch::Content) {
             return false;
         }
-        let waits = match order.outbox.apart.why(path) {
+        let waits = match self.apart.why(path) {
             Some(ApartReason::Used) => true,
             Some(ApartReason::Incomplete(_) | ApartReason::Private) => return false,
             None => false,
@@ -62,11 +49,28 @@ impl Ledger {
                     && is_note(&shown)
                     && entry.link.is_none()
                     && same_but_times(&entry.attrs)
-                    && (waits || order.outbox.apart.rides() < TOUCHED_MAX)
+                    && (waits || self.apart.rides() < TOUCHED_MAX)
             }
             Op::Attrs { of, attrs } => waits && *of == shown_stamp && same_but_times(attrs),
             Op::Remove => false,
         }
+    }
+}
+
+impl Ledger {
+    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
+    pub(in crate::sync::ledger) fn take_ride(
+        &self,
+        order: &mut Ordered,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) -> bool {
+        let waits = order.outbox.is_ride(&self.0.rules, fold, change);
+        if waits {
+            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
+        }
+        waits
     }
 
     /// Puts what waits on its way to the remote. Blocks on the local disk. What an error leaves is sent the next time.

@@ -8,11 +8,14 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
+use super::Outbox;
 use super::queue::Weight;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
+use crate::stamp::NodeId;
+use crate::sync::ledger::stay_rules::StayRules;
 use crate::sync::ledger::{Ledger, Ordered, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
@@ -79,6 +82,23 @@ impl Touched {
     }
 }
 
+impl Outbox {
+    /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
+    fn touches(&self, rules: &StayRules, fold: &Fold, change: &Change) -> Option<Register> {
+        let Op::Attrs { of, attrs } = &change.op else { return None };
+        if rules.classify(&change.path).touch != Some(Touch::Times)
+            || self.queue.has(&change.path)
+            || self.touched.paths.len() >= TOUCHED_MAX
+        {
+            return None;
+        }
+        let register = fold.register(&change.path).filter(|register| register.stamp == *of)?;
+        let now = register.entry.as_ref().map(|entry| entry.attrs.clone()).unwrap_or_default();
+        let used = Attrs { mtime: attrs.mtime, atime: attrs.atime, ..now };
+        (used == *attrs).then_some(register)
+    }
+}
+
 impl Ledger {
     /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
     pub(in crate::sync::ledger) fn take_touch(
@@ -88,26 +108,11 @@ impl Ledger {
         change: &Change,
         now: Time,
     ) -> bool {
-        let Some(known) = self.touches(order, fold, change) else { return false };
+        let Some(known) = order.outbox.touches(&self.0.rules, fold, change) else { return false };
         order.outbox.touched.note(&change.path, &known);
         fold.apply(change, now);
         order.saved.path_moved(&change.path);
         true
-    }
-
-    /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
-    fn touches(&self, order: &Ordered, fold: &Fold, change: &Change) -> Option<Register> {
-        let Op::Attrs { of, attrs } = &change.op else { return None };
-        if self.0.rules.classify(&change.path).touch != Some(Touch::Times)
-            || order.outbox.queue.has(&change.path)
-            || order.outbox.touched.paths.len() >= TOUCHED_MAX
-        {
-            return None;
-        }
-        let register = fold.register(&change.path).filter(|register| register.stamp == *of)?;
-        let now = register.entry.as_ref().map(|entry| entry.attrs.clone()).unwrap_or_default();
-        let used = Attrs { mtime: attrs.mtime, atime: attrs.atime, ..now };
-        (used == *attrs).then_some(register)
     }
 
     /// Puts the touches that wait on their way to the remote. Blocks on the local disk. What an error leaves is sent
@@ -132,7 +137,7 @@ impl Ledger {
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let touched = order.outbox.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
             for path in touched.take(TOGETHER_MAX) {
-                if let Some(change) = self.times_of(&fold, path) {
+                if let Some(change) = times_of(&fold, path, self.node()) {
                     meta += Weight::of(std::slice::from_ref(&change)).meta;
                     if meta > RECORD_META_BYTES_MAX {
                         break;
@@ -158,13 +163,13 @@ impl Ledger {
         }
         Ok(paths.pop())
     }
+}
 
-    /// Returns the change that tells others the times of a path, if this node has given them last.
-    fn times_of(&self, fold: &Fold, path: &TreePath) -> Option<Change> {
-        let register = fold.register(path)?;
-        let attrs = register.entry?.attrs;
-        let (of, stamp) = (register.stamp, register.attr_stamp?);
-        let op = Op::Attrs { of, attrs };
-        (stamp.node == self.node()).then(|| Change { path: path.clone(), stamp, op })
-    }
+/// Returns the change that tells others the times of a path, if the node `own` has given them last.
+fn times_of(fold: &Fold, path: &TreePath, own: NodeId) -> Option<Change> {
+    let register = fold.register(path)?;
+    let attrs = register.entry?.attrs;
+    let (of, stamp) = (register.stamp, register.attr_stamp?);
+    let op = Op::Attrs { of, attrs };
+    (stamp.node == own).then(|| Change { path: path.clone(), stamp, op })
 }
