@@ -8,6 +8,7 @@ mod announcer;
 mod backoff;
 mod batch;
 mod chains;
+mod checkpoint_copy;
 mod checkpointer;
 mod claims;
 mod covers;

@@ -5,7 +5,6 @@
 //! not added to, because what others have removed may be forgotten by now, and would come back.
 
 use std::collections::HashSet;
-use std::io::BufReader;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -14,6 +13,7 @@ use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX, read_again};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
+use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::sync::folded_log::FoldedLog;
@@ -26,8 +26,6 @@ const CHECKPOINTS_TRIED_MAX: usize = 3;
 /// How often a draft is laid over the namespace: for the first time, with what had landed meanwhile, and with what
 /// landed before nothing more could.
 const ADOPTED_MAX: u32 = 3;
-/// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// What a namespace is made anew of.
 #[derive(Debug, Clone, Copy)]
@@ -267,15 +265,10 @@ impl Follower {
     }
 
     async fn read_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<LogView> {
-        let staging = self.0.ledger.staging().clone();
-        let (file, staged) = task::blocking(move || staging.create()).await?;
-        let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
-        remote.get_checkpoint(&item.name, copy).await?;
-        let (stamp, ledger) = (item_stamp(item), self.0.ledger.clone());
-        task::blocking(move || {
-            let read = LogView::read(BufReader::with_capacity(READ_BYTES, file));
-            drop(staged);
-            let (head, mut draft) = read?;
+        let (staging, ledger) = (self.0.ledger.staging().clone(), self.0.ledger.clone());
+        let (stamp, make) = (item_stamp(item), move || staging.create());
+        read_checkpoint(remote, &item.name, make, move |from| {
+            let (head, mut draft) = LogView::read(from)?;
             draft.log_mut().make_room(|ms| ledger.reliance().is_silent(ms));
             if head.stamp != stamp {
                 return Err(Error::new(Kind::Corrupt, "a checkpoint has the name of another"));

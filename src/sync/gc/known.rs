@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::BufReader;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -17,6 +16,7 @@ use crate::name::TreePath;
 use crate::namespace::{Age, BlobPlace, Commit, Fold, Site};
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
+use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::task;
@@ -27,8 +27,6 @@ const FETCHES_AT_ONCE: usize = 8;
 const TRIES: u32 = 3;
 /// How long is waited between these.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
-/// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// Objects that entries use.
 #[derive(Debug, Default)]
@@ -289,11 +287,8 @@ async fn list_log(remote: &Remote, from_ms: u64) -> Result<Vec<LogItem>> {
 }
 
 async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<LogView> {
-    let file = task::blocking(nameless_file).await?;
-    let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
-    remote.get_checkpoint(name, copy).await?;
-    task::blocking(move || {
-        let from = BufReader::with_capacity(READ_BYTES, file);
+    let make = || nameless_file().map(|file| (file, ()));
+    read_checkpoint(remote, name, make, move |from| {
         if whole { LogView::read(from).map(|read| read.1) } else { LogView::read_names(from) }
     })
     .await
