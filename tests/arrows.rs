@@ -307,8 +307,6 @@ const LARGE: &[&str] = &[
     "src/fs/live.rs Live",
     "src/remote/store.rs Inner",
     "src/sync/fetcher.rs Inner",
-    "src/sync/ledger.rs Inner",
-    "src/sync/ledger.rs Order",
 ];
 
 #[test]

@@ -294,7 +294,7 @@ impl Checkpointer {
     /// Reports whether a checkpoint is left to nodes that show all that the store declares to live: this one
     /// shows less, and there is one that is young enough to say that others write them.
     fn is_for_others(&self, latest: &LogItem) -> bool {
-        let (remote, kept) = (&self.0.remote, self.0.ledger.kept_age());
+        let (remote, kept) = (&self.0.remote, self.0.ledger.reliance().kept_age());
         let shorter = remote.effective_expiry() != remote.kept_expiry();
         shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
     }
@@ -314,12 +314,14 @@ impl Checkpointer {
             return Ok(Missing::default());
         }
         let unknown = self.0.follower.fill_gaps().await?;
-        if unknown.is_some_and(|latest| !ledger.kept_age().is_late(latest.ms, ledger.now_ms())) {
+        if unknown
+            .is_some_and(|latest| !ledger.reliance().kept_age().is_late(latest.ms, ledger.now_ms()))
+        {
             let op = "commits are missing here; another node writes the checkpoint";
             return Err(Error::new(Kind::Unavailable, op));
         }
         // What is found missing from now on comes after all that the latest one has.
-        Ok(ledger.missing())
+        Ok(ledger.log(|log| log.missing().clone()))
     }
 
     /// Folds the log, so that nothing is missing that was in it shortly before this returns: the name of a checkpoint

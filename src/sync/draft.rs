@@ -1,35 +1,28 @@
 //! Drafts: a namespace that is put together beside the one in use, or where there is none.
 //!
-//! Owns a fold with the names of what was folded into it. Must never be shown before it is whole.
+//! Owns a fold with what of the log was folded into it. Must never be shown before it is whole.
 
 use std::collections::HashSet;
 use std::io::Read;
 
-use super::chains::{Chains, Incarnation};
-use super::missing::Missing;
+use super::folded_log::{FoldedLog, Intake, fold_commit};
+use crate::digest::Digest;
 use crate::error::Result;
-use crate::namespace::{Builder, Change, Commit, Fold, Op, Time};
-use crate::remote::{CheckpointHead, CheckpointItem, CheckpointReader, keys};
+use crate::namespace::{Builder, Change, Commit, Fold, Location, Op, Time};
+use crate::remote::{CheckpointHead, CheckpointItem, CheckpointReader};
 use crate::stamp::Stamp;
 
 /// A namespace with the commits that made it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LogView {
-    pub(super) fold: Fold,
-    pub(super) seen: HashSet<Stamp>,
-    pub(super) chains: Chains,
-    pub(super) missing: Missing,
+    fold: Fold,
+    log: FoldedLog,
 }
 
 impl LogView {
     /// Starts with nothing.
     pub fn new() -> Self {
-        Self {
-            fold: Fold::new(),
-            seen: HashSet::new(),
-            chains: Chains::default(),
-            missing: Missing::default(),
-        }
+        Self::default()
     }
 
     /// Reads a checkpoint.
@@ -63,27 +56,28 @@ impl LogView {
             let op = Op::Attrs { of: one.of, attrs: one.attrs };
             fold.apply(&Change { path: one.path, stamp: one.stamp, op }, Time::default());
         }
-        let (chains, missing) = (Chains::of(&chains), Missing::default());
-        Ok((*reader.head(), Self { fold, seen, chains, missing }))
+        Ok((*reader.head(), Self { fold, log: FoldedLog::of(seen, &chains) }))
+    }
+
+    /// Reads the names of the commits in a checkpoint, and nothing else of it.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::read`].
+    pub(super) fn read_names(from: impl Read) -> Result<Self> {
+        let mut reader = CheckpointReader::new(from)?;
+        let mut names = HashSet::new();
+        while let Some(item) = reader.next()? {
+            if let CheckpointItem::Commit(stamp) = item {
+                names.insert(stamp);
+            }
+        }
+        Ok(Self { fold: Fold::new(), log: FoldedLog::of(names, &[]) })
     }
 
     /// Folds a commit of the log.
     pub fn apply(&mut self, commit: &Commit) {
-        if !self.seen.insert(commit.stamp) {
-            return;
-        }
-        self.missing.came(commit);
-        self.missing.note_absent(Incarnation::of(commit), self.chains.lack_before(commit));
-        self.chains.note(commit);
-        let name = keys::commit_name(&commit.stamp);
-        for blob in &commit.blobs {
-            if let Some(location) = commit.location_of(&name, blob) {
-                self.fold.locate(blob.digest, &location);
-            }
-        }
-        for change in &commit.changes {
-            self.fold.apply(change, Time::default());
-        }
+        fold_commit(commit, self);
     }
 
     /// Returns the namespace.
@@ -91,19 +85,37 @@ impl LogView {
         &self.fold
     }
 
-    /// Reports whether commits are missing before those that were folded.
-    pub(super) fn is_partial(&self) -> bool {
-        !self.missing.is_empty()
+    /// Returns what was folded of the log.
+    pub(super) fn log(&self) -> &FoldedLog {
+        &self.log
+    }
+
+    /// As [`LogView::log`], to note what could not be folded.
+    pub(super) fn log_mut(&mut self) -> &mut FoldedLog {
+        &mut self.log
     }
 
     /// Reports whether a commit was folded.
     pub fn has(&self, stamp: &Stamp) -> bool {
-        self.seen.contains(stamp)
+        self.log.has(stamp)
+    }
+
+    /// Hands both parts over.
+    pub(super) fn into_parts(self) -> (Fold, FoldedLog) {
+        (self.fold, self.log)
     }
 }
 
-impl Default for LogView {
-    fn default() -> Self {
-        Self::new()
+impl Intake for LogView {
+    fn folded(&mut self) -> &mut FoldedLog {
+        &mut self.log
+    }
+
+    fn locate(&mut self, digest: Digest, location: Location) {
+        self.fold.locate(digest, &location);
+    }
+
+    fn change(&mut self, change: &Change) {
+        self.fold.apply(change, Time::default());
     }
 }

@@ -246,7 +246,7 @@ impl Inner {
             let location = self.ledger.location(&digest).ok_or_else(unknown)?;
             let remote = self.remote.as_ref().ok_or_else(unknown)?.telling(progress);
             // Whether the store still has it says nothing then: that is no damage.
-            if self.ledger.is_expired(location.stored_ms) {
+            if self.ledger.reliance().is_expired(location.stored_ms) {
                 return Err(Error::new(Kind::NotFound, format!("blob {digest} is past its age")));
             }
             if location.size != size {

@@ -183,11 +183,11 @@ impl Follower {
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
-        let before_ms = ledger.latest_seen_ms();
+        let before_ms = ledger.log(|log| log.latest_ms());
         // An earlier run has folded all of the log up to its last list. Its clock may have been ahead, so not beyond
         // what it has seen there.
         let listed_ms = ledger.listed_ms().min(before_ms);
-        let watermark_ms = if ledger.knows_nothing() { 0 } else { listed_ms };
+        let watermark_ms = if ledger.log(|log| log.knows_nothing()) { 0 } else { listed_ms };
         let state = Mutex::new(State { watermark_ms, unlisted: true, ..State::default() });
         let polling = tokio::sync::Mutex::default();
         let head = Arc::new(HeadWatch::new(ledger.clock().clone()));
@@ -308,7 +308,7 @@ impl Follower {
     pub(super) async fn poll_within(&self, within: Duration) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
-        self.0.ledger.has_listed(within) || self.poll_alone(remote, false).await
+        self.0.ledger.reliance().has_listed(within) || self.poll_alone(remote, false).await
     }
 
     async fn poll_alone(&self, remote: &Remote, must_list: bool) -> bool {
@@ -366,7 +366,7 @@ impl Follower {
             }
             match got {
                 CommitRead::Commit(commit) => {
-                    if !self.0.ledger.follows(&commit) {
+                    if !self.0.ledger.log(|log| log.follows(&commit)) {
                         self.0.state.lock().gap = Some(self.0.ledger.clock().mono());
                         if !listed_again {
                             return Folded::Gap;
@@ -376,7 +376,6 @@ impl Follower {
                     if let Some(alone_ms) = alone_ms {
                         ledger.note_twin(&commit, alone_ms);
                     }
-                    ledger.note_gap(&commit);
                     let name = keys::commit_name(&stamp);
                     let inner = Arc::clone(&self.0);
                     task::blocking(move || {
@@ -405,11 +404,11 @@ impl Follower {
                     continue;
                 }
                 CommitRead::Withheld(error) => {
-                    self.0.ledger.note_unusable(stamp);
+                    self.0.ledger.log(|log| log.note_unusable(stamp));
                     self.withhold(stamp, &error);
                 }
                 CommitRead::Unusable(why, error) => {
-                    self.0.ledger.note_unusable(stamp);
+                    self.0.ledger.log(|log| log.note_unusable(stamp));
                     self.give_up(stamp, why, &error);
                 }
             }

@@ -6,221 +6,125 @@
 //!
 //! Two locks, in this order: *order* is held while changes are brought in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
+//!
+//! What it knows lies in types with private fields, one a file. Under the order lock: `FoldedLog`, `Outbox`, `Saved`,
+//! `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`. Beside it, to be asked by all: `StayRules`, `Reliance`, `Listeners`,
+//! `QueueSigns`. The other files say what happens to several of them at once: a start (`open`), a change that is published
+//! (`turn`), a commit that comes or lands (`apply`), another namespace in place of this one (`adopt`), a save (`save`,
+//! `refill`), a snapshot, a purge.
 
 mod adopt;
-mod apart;
 mod apply;
 mod aside;
-mod hold;
-mod inline;
+mod counts;
+mod disk;
+mod given;
+mod identity;
+mod listeners;
 mod lost_blobs;
-mod needless;
 mod open;
+mod outbox;
 mod own;
 mod purge;
-mod queue;
+mod queue_signs;
 mod refill;
-mod restamp;
-mod ride;
+mod reliance;
 mod same;
 mod save;
+mod saved;
 mod shown;
 mod snapshot;
+mod stay_rules;
 mod stored;
 mod times;
-mod torn;
-mod touch;
 mod turn;
-mod twin;
-#[cfg(test)]
-mod untold;
+mod warned;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+#[cfg(test)]
+use std::sync::atomic::Ordering;
 
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
 pub(in crate::sync) use self::adopt::Overtaken;
-use self::apart::Apart;
 use self::aside::Aside;
 pub use self::aside::SetAside;
-pub use self::hold::{HOLD_MAX, HoldToken};
-use self::lost_blobs::{Bad, Doubted};
-use self::needless::LeftOut;
+use self::counts::LedgerCounts;
+pub use self::counts::Traffic;
+use self::disk::Disk;
+use self::given::GivenStamps;
+use self::identity::RunIdentity;
+pub use self::listeners::Moved;
+use self::listeners::{Listeners, Subscriber};
+use self::lost_blobs::Bad;
 pub use self::open::LedgerParts;
+use self::outbox::Outbox;
+pub use self::outbox::{HOLD_MAX, HoldToken};
+pub(in crate::sync) use self::outbox::{Outlook, PACKED_BELOW_BYTES, TOUCH_EVERY};
 use self::own::Own;
 pub(in crate::sync) use self::purge::PurgeMark;
-use self::queue::Queue;
-pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
-use self::restamp::Restamp;
-use self::save::Dirty;
-use self::shown::Unsent;
+use self::queue_signs::QueueSigns;
+use self::reliance::Reliance;
+use self::saved::Saved;
 use self::snapshot::Before;
 pub(in crate::sync) use self::snapshot::Snapshot;
-use self::times::PathTimes;
+use self::stay_rules::StayRules;
+use self::times::KeptTimes;
 pub use self::times::known_of_index;
-use self::torn::TornContents;
-pub(in crate::sync) use self::touch::TOUCH_EVERY;
-use self::touch::Touched;
 pub use self::turn::{Turn, Written};
-use super::batch::Batch;
-use super::chains::Chains;
-use super::doubts::Amends;
-use super::missing::Missing;
-use super::quiet::Quiet;
-use super::room::{PENDING_RECORDS_MAX, Room};
+use self::warned::Warned;
+use super::folded_log::FoldedLog;
+use super::room::Room;
 use crate::clock::Clock;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Result};
-use crate::local::{Blobs, CacheDir, Index, Journal, Seq, Staging};
-use crate::metrics::Histogram;
+use crate::error::Result;
+use crate::local::{Blobs, Seq, Staging};
 use crate::name::TreePath;
-use crate::namespace::{Change, Entry, Fold, Location, Op, Profiles, Time};
-use crate::remote::{Declared, KnownStore, Remote};
-use crate::stamp::{NodeId, Stamp, StampClock};
-use crate::task;
+use crate::namespace::{Change, Entry, Fold, Location, Op, Time};
+use crate::remote::Remote;
+use crate::stamp::{NodeId, Stamp};
 
-/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
-/// names and changes attributes begins no file, and is not asked to wait before.
-const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
-const PENDING_META_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the namespace in memory with which the same holds: some fifteen million entries with usual paths.
-const NAMESPACE_BYTES_MAX: u64 = 2 << 30;
 /// The most changes in one record; one commit holds them all.
 pub const RECORD_CHANGES_MAX: usize = 100_000;
 /// The most bytes that the changes of one record may take, roughly.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
-
-type Subscriber = Box<dyn Fn(Moved<'_>) + Send + Sync>;
-
-/// What other nodes have moved.
-#[derive(Debug, Clone, Copy)]
-pub struct Moved<'a> {
-    /// What [`Ledger::applied`] says of it.
-    pub count: u64,
-    /// The paths that moved; `None` when it may be any. Without one, names are in doubt and nothing moved.
-    pub paths: Option<&'a [TreePath]>,
-}
 
 /// The namespace and the journal of one node; cheap to clone.
 #[derive(Clone)]
 pub struct Ledger(Arc<Inner>);
 
 struct Inner {
-    /// Holds the lock of the cache directory for as long as this process uses what is in it.
-    dir: CacheDir,
     clock: Clock,
-    /// What the first row of commits of this run is called.
-    incarnation: u64,
-    stamps: StampClock,
     remote: Option<Remote>,
-    journal: Journal,
-    blobs: Blobs,
-    staging: Staging,
-    index: Index,
-    /// What is known of clients, which says what stays on this node.
-    profiles: Profiles,
-    /// All that programs change stays on this node.
-    private: bool,
+    disk: Disk,
+    identity: RunIdentity,
+    rules: StayRules,
     fold: RwLock<Fold>,
-    order: Mutex<Order>,
+    order: Mutex<Ordered>,
     /// Held while a commit of this node is noted, and where there must be none.
     landing: tokio::sync::Mutex<()>,
-    /// Held during a save.
-    saving: Mutex<u64>,
-    /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.
-    kept: HashSet<TreePath>,
-    subscribers: RwLock<Vec<Subscriber>>,
-    /// What the subscribers were not told yet, while a test has them wait.
-    #[cfg(test)]
-    untold: untold::Untold,
-    /// Moves when something was queued or released, or is wanted soon.
-    queued: Notify,
-    /// The last record that is remote.
-    remote_upto: watch::Sender<Seq>,
-    /// What waits, for callers without the lock, and the callers that wait for it.
-    room: Room,
-    warned_ahead: AtomicBool,
-    /// Another node has our identity, and that was said.
-    twin: AtomicBool,
-    /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
-    /// under the lock of the namespace.
-    applied: AtomicU64,
-    /// How many notifications of that the subscribers got.
-    told: AtomicU64,
-    /// Records of this node that were brought into the namespace. Counted under its lock.
-    changes: AtomicU64,
-    /// Commits that were ever folded.
-    folded: AtomicU64,
-    /// Those of them that were made just before.
-    fresh: AtomicU64,
-    /// The last record that an earlier run has left.
-    replayed: Seq,
-    unsent: Unsent,
-    torn: TornContents,
-    /// When the last list of the log began that was folded completely, by the monotonic clock.
-    listed: Mutex<Option<Duration>>,
-    /// What this run has noted in the cache directory of the store that it uses.
-    bound: Mutex<Option<KnownStore>>,
-    traffic: Traffic,
-    /// How often a purge asked whether bytes are lost.
-    #[cfg(test)]
-    pub(in crate::sync) asked_lost: AtomicU64,
-    doubted: Doubted,
-    quiet_aside: Quiet,
-    quiet_bad: Quiet,
-    quiet_save: Quiet,
-}
-
-/// What went to the store and came from it, counted for people.
-#[derive(Debug, Default)]
-pub struct Traffic {
-    /// Blobs that were stored.
-    pub uploaded: AtomicU64,
-    /// Commits that were written.
-    pub commits_written: AtomicU64,
-    /// Commits of other nodes that were applied.
-    pub commits_applied: AtomicU64,
-    /// How long after its close each change of this node was remote.
-    pub publish_delay: Histogram,
-    /// How late each commit of another node was applied here.
-    pub follower_lag: Histogram,
+    signs: QueueSigns,
+    reliance: Reliance,
+    listeners: Listeners,
+    counts: LedgerCounts,
+    warned: Warned,
 }
 
 /// What is guarded by the order lock.
 #[derive(Default)]
-struct Order {
-    queue: Queue,
-    dirty: Dirty,
-    /// Objects of the log that were folded.
-    seen: HashSet<Stamp>,
-    chains: Chains,
-    /// The time of the last name.
-    named_ms: u64,
-    /// The greatest stamp that a change of this node has.
-    greatest: Stamp,
+struct Ordered {
+    log: FoldedLog,
+    outbox: Outbox,
+    saved: Saved,
+    times: KeptTimes,
+    given: GivenStamps,
     bad: Bad,
     aside: Aside,
-    saved_aside: Aside,
     /// What was remote when a snapshot began, of what has moved since.
     before: Option<Before>,
-    missing: Missing,
     own: Own,
-    apart: Apart,
-    touched: Touched,
-    left_out: LeftOut,
-    times: PathTimes,
-    /// Set while late changes go.
-    late: Option<Restamp>,
-    /// The times as they were saved.
-    saved_times: PathTimes,
-    saved_declared: Declared,
-    /// What was missing when that was saved.
-    saved_missing: Missing,
 }
 
 /// What is published here and not yet remote.
@@ -239,6 +143,11 @@ impl Ledger {
     /// and [`Ledger::living_left`].
     pub fn read<R>(&self, look: impl FnOnce(&Fold) -> R) -> R {
         look(&self.0.fold.read())
+    }
+
+    /// Looks at what was folded of the log, or notes what could not be. `look` must not call the ledger.
+    pub(in crate::sync) fn log<R>(&self, look: impl FnOnce(&mut FoldedLog) -> R) -> R {
+        look(&mut self.0.order.lock().log)
     }
 
     /// Publishes one atomic group of changes; returns their stamps. Where all of it stands already, nothing
@@ -269,41 +178,12 @@ impl Ledger {
 
     /// Makes a stamp that is greater than every stamp in the namespace.
     pub fn next_stamp(&self) -> Stamp {
-        self.0.stamps.next(self.now_ms())
-    }
-
-    /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
-    /// they are the way back.
-    fn check_bounds(&self, order: &Order, changes: &[Change]) -> Result<()> {
-        if changes.iter().all(|change| change.op == Op::Remove) {
-            return Ok(());
-        }
-        let full = |what: &str| Err(Error::new(Kind::NoSpace, format!("no room for more {what}")));
-        if self.0.fold.read().bytes() > NAMESPACE_BYTES_MAX {
-            return full("names and attributes");
-        }
-        if self.0.room.records() > RECORDS_MAX || order.queue.meta() > PENDING_META_BYTES_MAX {
-            return full("changes that are not yet remote");
-        }
-        Ok(())
+        self.0.identity.stamps().next(self.now_ms())
     }
 
     /// Reports whether a later change of the path is known.
     pub(super) fn is_superseded(&self, change: &Change) -> bool {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
-    }
-
-    /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
-    /// kept until a purge: it may say that the remaining files are no unit.
-    fn forget_alone(&self, fold: &mut Fold, change: &Change) {
-        let last = fold.register(&change.path);
-        if change.op == Op::Remove
-            && last.is_some_and(|register| register.stamp == change.stamp)
-            && !self.0.kept.contains(&change.path)
-            && !self.is_member(&change.path)
-        {
-            fold.reset(&change.path, None);
-        }
     }
 
     /// Notes that the content of a directory moved in a way that is not a change.
@@ -318,7 +198,7 @@ impl Ledger {
     ///
     /// An error of the disk; the next call tries again.
     pub fn sync(&self) -> Result<()> {
-        self.0.journal.sync()
+        self.0.disk.journal.sync()
     }
 
     /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
@@ -334,7 +214,7 @@ impl Ledger {
     fn obtainable_in(&self, fold: &Fold, digest: &Digest) -> bool {
         digest.is_empty_content()
             || (self.0.remote.is_some() && fold.stored_ms(digest).is_some())
-            || self.0.blobs.contains(digest)
+            || self.0.disk.blobs.contains(digest)
     }
 
     /// Returns where the remote keeps a content, as far as it has not proved bad.
@@ -351,91 +231,62 @@ impl Ledger {
     /// Calls `told` each time that [`Ledger::applied`] has counted, such as after each commit of another node that
     /// moved something, on the thread that did it and without any lock. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
-        self.0.subscribers.write().push(told);
+        self.0.listeners.add(told);
     }
 
     /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
     /// moved something, contents that proved lost, and each time that names are not vouched for any more.
     /// A caller that reads the namespace first and this then has what is counted in what was read.
     pub fn applied(&self) -> u64 {
-        self.0.applied.load(Ordering::Acquire)
+        self.0.listeners.applied()
     }
 
     /// Counts what was brought into the namespace: the records of this node and what [`Ledger::applied`] counts. A reader
     /// of the namespace that sees the same count before and after has missed nothing.
     pub fn changes(&self) -> u64 {
-        self.0.changes.load(Ordering::Acquire) + self.applied()
+        self.0.listeners.changes()
     }
 
     /// Reports whether something has moved of which the subscribers were not told yet.
     pub fn is_telling(&self) -> bool {
-        // In this order: each telling comes after its count.
-        let told = self.0.told.load(Ordering::Acquire);
-        self.applied() > told
+        self.0.listeners.is_telling()
     }
 
     /// Brings into doubt what the kernel remembers of names.
     pub(in crate::sync) fn doubt_names(&self) {
-        let count = self.count_applied();
-        self.tell(Moved { count, paths: Some(&[]) });
-    }
-
-    /// Counts one notification for the subscribers.
-    fn count_applied(&self) -> u64 {
-        self.0.applied.fetch_add(1, Ordering::AcqRel) + 1
-    }
-
-    fn tell(&self, moved: Moved<'_>) {
-        #[cfg(test)]
-        if self.0.untold.keeps(moved) {
-            return;
-        }
-        for told in self.0.subscribers.read().iter() {
-            told(moved);
-        }
-        self.0.told.fetch_add(1, Ordering::Release);
+        let count = self.0.listeners.count();
+        self.0.listeners.tell(Moved { count, paths: Some(&[]) });
     }
 
     /// Counts how often a purge asked whether the bytes of an entry are lost.
     #[cfg(test)]
     pub(in crate::sync) fn asked_lost(&self) -> u64 {
-        self.0.asked_lost.load(Ordering::Relaxed)
+        self.0.counts.asked_lost.load(Ordering::Relaxed)
     }
 
     /// Returns the counts of what went to the store and came from it.
     pub fn traffic(&self) -> &Traffic {
-        &self.0.traffic
+        &self.0.counts.traffic
     }
 
-    /// Reports what is not yet remote, with what the store refuses.
-    pub fn pending(&self) -> Pending {
-        let (records, bytes, oldest) = self.0.order.lock().queue.totals();
-        let waited = oldest.map_or(Duration::ZERO, |at| self.0.clock.mono().saturating_sub(at));
-        let aside = self.aside();
-        let (records, bytes) = (records + aside.contents, bytes + aside.bytes);
-        Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
-    }
-
-    /// Counts records that wait for a batch, that are held, and that are in a batch; and contents that are set aside.
-    pub(in crate::sync) fn stages(&self) -> (u64, u64, u64, u64) {
-        let order = self.0.order.lock();
-        let (queued, held, taken) = order.queue.stages(self.0.clock.mono(), HOLD_MAX);
-        (queued, held, taken, order.aside.len())
+    /// Returns what may be relied on.
+    pub(in crate::sync) fn reliance(&self) -> &Reliance {
+        &self.0.reliance
     }
 
     /// Returns the room for new data.
     pub fn room(&self) -> &Room {
-        &self.0.room
+        self.0.signs.room()
     }
 
     /// Returns what the first row of commits of this run is called; further ones have the numbers that follow.
     pub(super) fn incarnation(&self) -> u64 {
-        self.0.incarnation
+        self.0.identity.incarnation()
     }
 
     /// Returns the node.
     pub fn node(&self) -> NodeId {
-        self.0.stamps.node()
+        self.0.identity.stamps().node()
     }
 
     /// Returns the remote, if there is one.
@@ -445,12 +296,12 @@ impl Ledger {
 
     /// Returns the local blobs.
     pub fn blobs(&self) -> &Blobs {
-        &self.0.blobs
+        &self.0.disk.blobs
     }
 
     /// Returns the staging files.
     pub fn staging(&self) -> &Staging {
-        &self.0.staging
+        &self.0.disk.staging
     }
 
     /// Returns the clock.
@@ -460,99 +311,34 @@ impl Ledger {
 
     /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
     pub fn now_ms(&self) -> u64 {
-        self.0.remote.as_ref().map_or_else(|| self.0.clock.wall_ms(), Remote::now_ms)
+        self.0.reliance.now_ms()
     }
 
     /// Makes a stamp for the name of an object, later than all that were made before.
-    ///
-    /// Names must be unique also when a run before has left nothing behind that tells which it used,
-    /// and the clock was set back since. So the counter is random, and the time alone grows.
     pub(super) fn name_stamp(&self) -> Stamp {
         let made = self.next_stamp();
-        let mut order = self.0.order.lock();
-        order.named_ms = made.ms.max(order.named_ms + 1);
-        Stamp { ms: order.named_ms, counter: task::random_u64() as u32, node: made.node }
+        self.0.order.lock().given.name(made)
     }
 
     /// Returns the number of the last record that was published.
     pub(super) fn last(&self) -> Seq {
         let _order = self.0.order.lock();
-        self.0.journal.last()
+        self.0.disk.journal.last()
     }
 
     /// Counts the records that are not yet remote.
     pub(super) fn records(&self) -> u64 {
-        self.0.room.records()
+        self.0.signs.room().records()
     }
 
     /// Tells when the queue has moved.
     pub(super) fn queued(&self) -> &Notify {
-        &self.0.queued
+        self.0.signs.moved()
     }
 
     /// Tells up to which record everything is remote.
     pub(super) fn remote_upto(&self) -> watch::Receiver<Seq> {
-        self.0.remote_upto.subscribe()
-    }
-
-    /// Says whether there is a batch to take; `enough` bytes for packs make one.
-    pub(super) fn outlook(&self, enough: u64) -> Outlook {
-        let order = self.0.order.lock();
-        match order.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX) {
-            Outlook::Nothing | Outlook::Held(_) if order.bad.has_amends() => Outlook::Open,
-            outlook => outlook,
-        }
-    }
-
-    /// Takes the next batch.
-    pub(super) fn take(&self) -> Option<Batch> {
-        let now = self.0.clock.mono();
-        let (taken, amends) = {
-            let mut order = self.0.order.lock();
-            let mut taken = order.queue.take(now, HOLD_MAX);
-            if taken.is_none() && order.bad.has_amends() {
-                taken = Some(order.queue.take_nothing(now));
-            }
-            (taken?, order.bad.take_amends())
-        };
-        // Without the lock: programs publish meanwhile.
-        let mut batch = Batch::of(taken, amends);
-        let mut order = self.0.order.lock();
-        let resets = order.queue.settle(&mut batch);
-        self.board(&order, &self.0.fold.read(), &mut batch);
-        let mut fold = self.0.fold.write();
-        for (path, removed, before) in resets {
-            // A later change in the queue stands.
-            if fold.register(&path).is_some_and(|register| register.stamp == removed) {
-                fold.reset(&path, before);
-            }
-        }
-        Some(batch)
-    }
-
-    /// Reports whether all that programs change stays on this node.
-    pub fn is_private(&self) -> bool {
-        self.0.private && self.0.remote.is_some()
-    }
-
-    /// Notes that some records of a private mount need not wait for the store. Returns false when none waits.
-    pub(super) fn settle_private(&self) -> bool {
-        let now = self.0.clock.mono();
-        let Some(taken) = self.0.order.lock().queue.take(now, HOLD_MAX) else { return false };
-        debug_assert!(taken.changes.is_empty(), "a private mount has nothing to send");
-        self.committed(&Batch::of(taken, Amends::default()), Vec::new(), None);
-        true
-    }
-
-    /// Lets go of everything that is held.
-    pub(super) fn release_all(&self) {
-        self.0.order.lock().queue.release_all();
-        self.0.queued.notify_waiters();
-    }
-
-    fn note_totals(&self, order: &Order) {
-        let (records, bytes, _) = order.queue.totals();
-        self.0.room.note_pending(records, bytes);
+        self.0.signs.remote_upto()
     }
 }
 

@@ -59,7 +59,9 @@ impl Order {
                 let Some(parcel) = Parcel::of(&location.site, digest, location.size) else {
                     continue;
                 };
-                if ledger.is_expired(location.stored_ms) || ledger.blobs().contains(&digest) {
+                if ledger.reliance().is_expired(location.stored_ms)
+                    || ledger.blobs().contains(&digest)
+                {
                     continue;
                 }
                 let holds = all.entry(parcel).or_default();

@@ -339,7 +339,7 @@ impl Publisher {
     /// forgotten the one before.
     fn run(&self) -> CommitSequence {
         let Inner { ledger, last, run, .. } = &*self.0;
-        let half = ledger.kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
+        let half = ledger.reliance().kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
         let silent = last.lock().map(|at| ledger.clock().mono().saturating_sub(at));
         let mut run = run.lock();
         if run.sequence > 0 && silent.is_some_and(|silent| silent > half.min(SILENT_MAX)) {

@@ -137,7 +137,9 @@ impl Renewer {
 
 impl Inner {
     fn is_due(&self, digest: &Digest) -> bool {
-        self.ledger.stored_ms(digest).is_some_and(|stored_ms| self.ledger.grows_old(stored_ms))
+        self.ledger
+            .stored_ms(digest)
+            .is_some_and(|stored_ms| self.ledger.reliance().grows_old(stored_ms))
     }
 
     fn is_wanted(&self, digest: &Digest) -> bool {

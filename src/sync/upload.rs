@@ -201,8 +201,9 @@ impl Uploader {
         let due = |digest: &Digest| {
             let stored_ms = self.ledger.stored_ms(digest);
             stored_ms.is_some_and(|stored_ms| {
-                !self.ledger.is_expired(stored_ms)
-                    && (self.ledger.grows_old(stored_ms) || self.ledger.lies_inline(digest))
+                !self.ledger.reliance().is_expired(stored_ms)
+                    && (self.ledger.reliance().grows_old(stored_ms)
+                        || self.ledger.lies_inline(digest))
             })
         };
         let renewals = batch.renewals().into_iter().filter(|(digest, _)| due(digest));
@@ -263,8 +264,8 @@ impl Uploader {
             }
             Site::Pack { .. } | Site::Object => (false, false),
         };
-        let again = inline && (own || !self.ledger.is_young(location.stored_ms));
-        if here && (again || !self.ledger.may_reuse(digest, &location)) {
+        let again = inline && (own || !self.ledger.reliance().is_young(location.stored_ms));
+        if here && (again || !self.ledger.reliance().may_reuse(digest, &location)) {
             return Presence::Nowhere;
         }
         if inline { Presence::Said } else { Presence::At(location, self.ledger.clock().mono()) }

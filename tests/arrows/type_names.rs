@@ -24,7 +24,6 @@ pub(crate) const KNOWN: &[&str] = &[
     "Opened",
     "Progress",
     "Touch",
-    "Unsent",
     "Version",
 ];
 

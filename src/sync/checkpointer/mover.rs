@@ -42,7 +42,9 @@ impl Mover {
             let ledger = self.ledger.clone();
             let (mut found, next) = task::blocking(move || ledger.inline_in_use(mark)).await;
             // What is past its age stays a miss.
-            found.retain(|one| one.commit.ms < before_ms && !self.ledger.is_expired(one.stored_ms));
+            found.retain(|one| {
+                one.commit.ms < before_ms && !self.ledger.reliance().is_expired(one.stored_ms)
+            });
             let all = found.len() <= TOGETHER_MAX;
             found.truncate(TOGETHER_MAX);
             for one in found {

@@ -7,12 +7,13 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::BufReader;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::namespace::Site;
 use crate::remote::{
     CheckpointItem, CheckpointReader, Deleted, LOG_ITEMS_MAX, LogItem, Remote, keys,
 };
 use crate::stamp::Stamp;
+use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::ledger::Ledger;
 use crate::sync::times::LOG_GRACE;
@@ -20,8 +21,6 @@ use crate::task;
 
 /// Parts of the log that are swept together; the rest is for the next time.
 const PARTS_MAX: usize = 50;
-/// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// What a checkpoint says of commits.
 #[derive(Default)]
@@ -145,20 +144,12 @@ async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
 /// Reads what a checkpoint says of commits.
 async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<CheckpointSpan> {
     let staging = ledger.staging().clone();
-    let (file, staged) = task::blocking(move || staging.create()).await?;
-    let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
-    remote.get_checkpoint(&item.name, copy).await?;
-    task::blocking(move || {
-        let said = said(file);
-        drop(staged);
-        said
-    })
-    .await
+    read_checkpoint(remote, &item.name, move || staging.create(), said).await
 }
 
-fn said(file: File) -> Result<CheckpointSpan> {
+fn said(from: BufReader<File>) -> Result<CheckpointSpan> {
     let mut said = CheckpointSpan::default();
-    let mut reader = CheckpointReader::new(BufReader::with_capacity(READ_BYTES, file))?;
+    let mut reader = CheckpointReader::new(from)?;
     while let Some(item) = reader.next()? {
         match item {
             CheckpointItem::Commit(stamp) => drop(said.folded.insert(stamp)),

@@ -104,7 +104,7 @@ impl Follower {
             .iter()
             .filter_map(|item| Some((keys::commit_stamp(&item.name)?, item.size)))
             .collect();
-        let unseen = self.0.ledger.unseen(sizes.keys().copied());
+        let unseen = self.0.ledger.log(|log| log.unseen(sizes.keys().copied()));
         if unseen.len() <= FEW { 0 } else { unseen.iter().map(|stamp| sizes[stamp]).sum() }
     }
 
@@ -122,8 +122,9 @@ impl Follower {
         names.extend(bundle.lacking.iter().chain(bytes_of.keys()));
         names.sort_unstable();
         names.dedup();
-        let unseen = self.0.ledger.unseen(names.into_iter()).into_iter();
-        let items: Vec<_> = unseen.map(|stamp| (stamp, bytes_of.remove(&stamp))).collect();
+        let unseen = self.0.ledger.log(|log| log.unseen(names.into_iter()));
+        let items: Vec<_> =
+            unseen.into_iter().map(|stamp| (stamp, bytes_of.remove(&stamp))).collect();
         let reading = stream::iter(items).map(|(stamp, bytes)| async move {
             match bytes {
                 Some(bytes) => (stamp, unpack(stamp, bytes).await),
@@ -159,7 +160,7 @@ impl Follower {
                     match decode_commit_named(&bytes, &stamp) {
                         Ok(commit) => draft.apply(&commit),
                         Err(error) => {
-                            draft.missing.note_unusable(stamp);
+                            draft.log_mut().note_unusable(stamp);
                             bad.push((stamp, error));
                         }
                     }

@@ -221,7 +221,7 @@ impl Follower {
         if first {
             names.extend(self.0.withheld.due());
             if reach == ListReach::Wide {
-                names.extend(ledger.missing().unusable());
+                ledger.log(|log| names.extend(log.missing().unusable()));
             }
             names.sort_unstable();
             names.dedup();
@@ -233,7 +233,7 @@ impl Follower {
             None => true,
         });
         names.retain(|stamp| self.0.withheld.left(stamp).is_zero());
-        ledger.unseen(names.into_iter())
+        ledger.log(|log| log.unseen(names.into_iter()))
     }
 }
 

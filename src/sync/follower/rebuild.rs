@@ -4,7 +4,7 @@
 //! more: what came after it is folded into it first. After a long absence the namespace is made anew and
 //! not added to, because what others have removed may be forgotten by now, and would come back.
 
-use std::io::BufReader;
+use std::collections::HashSet;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -13,8 +13,10 @@ use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX, read_again};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
+use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
+use crate::sync::folded_log::FoldedLog;
 use crate::sync::ledger::Overtaken;
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
@@ -24,8 +26,6 @@ const CHECKPOINTS_TRIED_MAX: usize = 3;
 /// How often a draft is laid over the namespace: for the first time, with what had landed meanwhile, and with what
 /// landed before nothing more could.
 const ADOPTED_MAX: u32 = 3;
-/// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// What a namespace is made anew of.
 #[derive(Debug, Clone, Copy)]
@@ -115,8 +115,9 @@ impl Follower {
 
     fn need(&self) -> Need {
         let ledger = &self.0.ledger;
-        let (nothing, lost) = (ledger.knows_nothing(), ledger.may_lack());
-        Need { nothing, lost, partial: ledger.is_partial(), listed_ms: ledger.listed_ms() }
+        let nothing = ledger.log(|log| log.knows_nothing());
+        let (lost, partial) = (ledger.may_lack(), ledger.is_partial());
+        Need { nothing, lost, partial, listed_ms: ledger.listed_ms() }
     }
 
     /// Takes over the latest checkpoint if it has what is missing here. Returns the latest one if that may still
@@ -155,7 +156,7 @@ impl Follower {
                 return Ok((latest, covers));
             }
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
-            if need.nothing || need.lost || ledger.lacks(&draft) {
+            if need.nothing || need.lost || ledger.log(|log| log.lacks(draft.log())) {
                 let empty = ledger.read(crate::namespace::Fold::is_empty);
                 let from = From { name: Some(&item.name), floor_ms: floor_ms(item) };
                 let completed = (need.lost || !empty).then_some(&covers);
@@ -171,7 +172,7 @@ impl Follower {
         }
         if latest.is_some() && (need.nothing || need.lost) {
             // The log below them may be gone.
-            ledger.note_others_missing();
+            ledger.log(FoldedLog::note_others_missing);
         }
         Ok((latest, covers))
     }
@@ -188,7 +189,10 @@ impl Follower {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         // Younger ones are wanted by name: a list may lag.
-        let mut passed = ledger.own_commits(began_ms.saturating_sub(LOOK_BACK_MS));
+        let before_ms = began_ms.saturating_sub(LOOK_BACK_MS);
+        let (own, is_old) = (ledger.node(), |stamp: &Stamp| stamp.ms < before_ms);
+        let mut passed: HashSet<Stamp> =
+            ledger.log(|log| log.of_node(own).filter(is_old).collect());
         let mut upto_ms = from.floor_ms;
         if let Some(covers) = completed {
             let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
@@ -203,7 +207,7 @@ impl Follower {
         }
         let mut landing = None;
         for _ in 0..ADOPTED_MAX {
-            let (commits, entries) = (draft.seen.len(), draft.fold.len());
+            let (commits, entries) = (draft.log().len(), draft.fold().len());
             let (own, known) = (ledger.clone(), passed.clone());
             let adopted = task::blocking(move || own.adopt(draft, &known)).await;
             let Err(overtaken) = adopted else {
@@ -261,16 +265,11 @@ impl Follower {
     }
 
     async fn read_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<LogView> {
-        let staging = self.0.ledger.staging().clone();
-        let (file, staged) = task::blocking(move || staging.create()).await?;
-        let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
-        remote.get_checkpoint(&item.name, copy).await?;
-        let (stamp, ledger) = (item_stamp(item), self.0.ledger.clone());
-        task::blocking(move || {
-            let read = LogView::read(BufReader::with_capacity(READ_BYTES, file));
-            drop(staged);
-            let (head, mut draft) = read?;
-            draft.chains.make_room(|ms| ledger.is_silent(ms));
+        let (staging, ledger) = (self.0.ledger.staging().clone(), self.0.ledger.clone());
+        let (stamp, make) = (item_stamp(item), move || staging.create());
+        read_checkpoint(remote, &item.name, make, move |from| {
+            let (head, mut draft) = LogView::read(from)?;
+            draft.log_mut().make_room(|ms| ledger.reliance().is_silent(ms));
             if head.stamp != stamp {
                 return Err(Error::new(Kind::Corrupt, "a checkpoint has the name of another"));
             }
@@ -286,8 +285,7 @@ impl Follower {
         mut draft: LogView,
         names: Vec<Stamp>,
     ) -> Result<LogView> {
-        let wanted = names.into_iter().filter(|stamp| !draft.seen.contains(stamp));
-        let wanted: Vec<Stamp> = wanted.collect();
+        let wanted = draft.log().unseen(names.into_iter());
         let mut reading =
             stream::iter(wanted).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
         while let Some((stamp, got)) = reading.next().await {
@@ -301,7 +299,7 @@ impl Follower {
                 }
                 CommitRead::Gone => {}
                 CommitRead::Withheld(error) => {
-                    draft.missing.note_unusable(stamp);
+                    draft.log_mut().note_unusable(stamp);
                     self.withhold(stamp, &error);
                 }
                 CommitRead::Later => {
@@ -309,7 +307,7 @@ impl Follower {
                     return Err(Error::new(Kind::Unavailable, op));
                 }
                 CommitRead::Unusable(why, error) => {
-                    draft.missing.note_unusable(stamp);
+                    draft.log_mut().note_unusable(stamp);
                     self.give_up(stamp, why, &error);
                 }
             }

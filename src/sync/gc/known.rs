@@ -4,7 +4,6 @@
 
 use std::collections::HashSet;
 use std::fs::File;
-use std::io::BufReader;
 
 use futures::StreamExt as _;
 use futures::stream;
@@ -15,10 +14,9 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
 use crate::namespace::{Age, BlobPlace, Commit, Fold, Site};
-use crate::remote::{
-    CheckpointItem, CheckpointReader, LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys,
-};
+use crate::remote::{LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
+use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::task;
@@ -29,8 +27,6 @@ const FETCHES_AT_ONCE: usize = 8;
 const TRIES: u32 = 3;
 /// How long is waited between these.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
-/// Bytes of a checkpoint that are read at once.
-const READ_BYTES: usize = 256 << 10;
 
 /// Objects that entries use.
 #[derive(Debug, Default)]
@@ -99,14 +95,14 @@ impl Known {
         // What is older is in the settled checkpoint, or came very late.
         let log = list_log(remote, known.floor_ms.saturating_sub(grace_ms)).await?;
         let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
-        if draft.is_partial() {
+        if !draft.log().missing().is_empty() {
             known.certain = false;
             known.notes.push(
                 "commits are missing in the log that no checkpoint has: what no entry uses stays"
                     .to_owned(),
             );
         }
-        known.live.add_used(&draft.fold);
+        known.live.add_used(draft.fold());
         Ok(known)
     }
 
@@ -127,12 +123,12 @@ impl Known {
                 continue;
             };
             if self.latest.is_none() {
-                self.latest = Some((stamp, read.seen.clone()));
+                self.latest = Some((stamp, read.log().names().clone()));
             }
             if is_settled {
                 self.floor_ms = floor_ms(item);
-                self.settled = Some((stamp, read.seen.clone()));
-                self.live.add_used(&read.fold);
+                self.settled = Some((stamp, read.log().names().clone()));
+                self.live.add_used(read.fold());
                 draft = Some(read);
             }
         }
@@ -235,7 +231,7 @@ impl Known {
             ));
         }
         let speaks = |(path, stamp): &(TreePath, Stamp)| {
-            draft.fold.register(path).is_some_and(|register| {
+            draft.fold().register(path).is_some_and(|register| {
                 let said = register.stamp == *stamp || register.attr_stamp == Some(*stamp);
                 let over = age.is_tombstone_over(register.stamp.ms, now_ms);
                 said && (register.entry.is_some() || !over)
@@ -291,22 +287,9 @@ async fn list_log(remote: &Remote, from_ms: u64) -> Result<Vec<LogItem>> {
 }
 
 async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<LogView> {
-    let file = task::blocking(nameless_file).await?;
-    let copy = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
-    remote.get_checkpoint(name, copy).await?;
-    task::blocking(move || {
-        let from = BufReader::with_capacity(READ_BYTES, file);
-        if whole {
-            return Ok(LogView::read(from)?.1);
-        }
-        let mut draft = LogView::new();
-        let mut reader = CheckpointReader::new(from)?;
-        while let Some(item) = reader.next()? {
-            if let CheckpointItem::Commit(stamp) = item {
-                draft.seen.insert(stamp);
-            }
-        }
-        Ok(draft)
+    let make = || nameless_file().map(|file| (file, ()));
+    read_checkpoint(remote, name, make, move |from| {
+        if whole { LogView::read(from).map(|read| read.1) } else { LogView::read_names(from) }
     })
     .await
 }

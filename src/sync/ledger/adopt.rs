@@ -5,17 +5,14 @@
 //! would come back.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::MutexGuard;
 
-use super::{Ledger, Moved, Order};
+use super::{Ledger, Moved};
 use crate::name::TreePath;
-use crate::namespace::{Change, Commit, Entry, Fold, Op, Time};
+use crate::namespace::{Fold, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
-use crate::sync::chains::Incarnation;
 use crate::sync::draft::LogView;
-use crate::sync::missing::Missing;
 
 /// Paths that a notification names; when more have moved, it says that any may have.
 const TOLD_MAX: usize = 10_000;
@@ -29,57 +26,14 @@ pub(in crate::sync) struct Overtaken {
 }
 
 impl Ledger {
-    /// Reports whether nothing of the store is known.
-    pub(in crate::sync) fn knows_nothing(&self) -> bool {
-        self.0.order.lock().chains.is_empty()
-    }
-
-    /// Reports whether a draft has what this node has not heard of.
-    pub(in crate::sync) fn lacks(&self, draft: &LogView) -> bool {
-        let order = self.0.order.lock();
-        // What has no name may be in any checkpoint that is newer than the gap.
-        order.missing.has_nameless()
-            || !draft.seen.is_subset(&order.seen)
-            || !order.chains.reach(&draft.chains)
-    }
-
     /// Returns when the log was listed and folded last, in the store's time; 0 is never.
     pub(in crate::sync) fn listed_ms(&self) -> u64 {
-        self.0.order.lock().times.listed_ms
+        self.0.order.lock().times.listed_ms()
     }
 
     /// Reports whether commits are missing in what was folded.
     pub(in crate::sync) fn is_partial(&self) -> bool {
-        !self.0.order.lock().missing.is_empty()
-    }
-
-    /// Returns the commits that are missing in what was folded.
-    pub(in crate::sync) fn missing(&self) -> Missing {
-        self.0.order.lock().missing.clone()
-    }
-
-    /// Notes that a commit of the log cannot be used.
-    pub(in crate::sync) fn note_unusable(&self, stamp: Stamp) {
-        self.0.order.lock().missing.note_unusable(stamp);
-    }
-
-    /// Notes that commits are missing of which nothing can be told.
-    pub(in crate::sync) fn note_others_missing(&self) {
-        self.0.order.lock().missing.note_others();
-    }
-
-    /// Notes that a commit is folded although one before it could not be had.
-    pub(in crate::sync) fn note_gap(&self, commit: &Commit) {
-        let mut order = self.0.order.lock();
-        let lacks = order.chains.lack_before(commit);
-        order.missing.note_absent(Incarnation::of(commit), lacks);
-    }
-
-    /// Returns the commits of this node that were named before a time and were folded.
-    pub(in crate::sync) fn own_commits(&self, before_ms: u64) -> HashSet<Stamp> {
-        let (order, own) = (self.0.order.lock(), self.node());
-        let old = |stamp: &&Stamp| stamp.node == own && stamp.ms < before_ms;
-        order.seen.iter().filter(old).copied().collect()
+        !self.log(|log| log.missing().is_empty())
     }
 
     /// Lets no commit of this node be noted as remote for as long as this is held.
@@ -95,20 +49,20 @@ impl Ledger {
         draft: LogView,
         passed: &HashSet<Stamp>,
     ) -> Result<(), Box<Overtaken>> {
-        let latest = latest(&draft.fold, self.now_ms());
+        let latest = latest(draft.fold(), self.now_ms());
         let (moved, old, count) = {
             // A save that is under way would put what follows upon what the index has of before.
-            let _saving = self.0.saving.lock();
+            let _saving = self.0.disk.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
-            let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
+            let own = order.log.of_node(self.node());
             let lacking = own.filter(|stamp| !passed.contains(stamp) && !draft.has(stamp));
-            let mut landed: Vec<Stamp> = lacking.copied().collect();
+            let mut landed: Vec<Stamp> = lacking.collect();
             if !landed.is_empty() {
                 landed.sort_unstable();
                 return Err(Box::new(Overtaken { draft, landed }));
             }
-            let LogView { fold: mut new, seen, chains, missing } = draft;
+            let (mut new, log) = draft.into_parts();
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
             // Everything is new to a node that had nothing, and to no other.
@@ -118,18 +72,14 @@ impl Ledger {
             let parts = moved.as_deref().unwrap_or_default();
             touch_parents(&mut new, parts, Time::from_wall(self.0.clock.wall()));
             // The index keeps what it has until it is filled with what is there now.
-            self.0.index.renew();
+            self.0.disk.index.renew();
             order.own.save_again();
-            order.dirty.unseen.clear();
-            order.dirty.seen.retain(|stamp| seen.contains(stamp));
-            order.seen = seen;
-            order.chains = chains;
-            order.missing = missing;
+            order.saved.replaced_by(&log);
+            order.log = log;
             order.before = None;
-            order.touched.clear();
             let old = std::mem::replace(&mut *fold, new);
-            self.0.folded.fetch_add(1, Ordering::Relaxed);
-            (moved, old, self.count_applied())
+            self.0.counts.note_replaced();
+            (moved, old, self.0.listeners.count())
         };
         // Without the locks: a million entries take their time to go.
         drop(old);
@@ -137,7 +87,7 @@ impl Ledger {
             self.observe(stamp, self.now_ms());
         }
         let paths = moved.as_deref().filter(|moved| moved.len() <= TOLD_MAX);
-        self.tell(Moved { count, paths });
+        self.0.listeners.tell(Moved { count, paths });
         Ok(())
     }
 
@@ -146,37 +96,7 @@ impl Ledger {
     pub(in crate::sync) fn forget_for_test(&self, path: &TreePath) {
         let mut order = self.0.order.lock();
         self.0.fold.write().reset(path, None);
-        order.dirty.paths.insert(path.clone());
-    }
-
-    /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one.
-    fn keep_own(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
-        for path in order.own.paths().filter(|path| !order.apart.has(path)) {
-            if let Some(register) = old.register(path) {
-                new.reset(path, Some(register));
-            }
-        }
-        for path in order.queue.paths() {
-            let (shown, remote) = (old.register(&path), order.queue.committed(&path));
-            order.queue.rebase(&path, new.register(&path));
-            let Some(shown) = shown.filter(|_| !order.apart.has(&path)) else { continue };
-            let (content, attrs) = remote.map_or((None, None), |r| (Some(r.stamp), r.attr_stamp));
-            if content != Some(shown.stamp) {
-                new.restore(&path, &shown);
-                let content = shown.entry.as_ref().and_then(Entry::content);
-                if let Some((digest, _)) = content
-                    && new.stored_ms(&digest).is_none_or(|stored_ms| self.is_half_over(stored_ms))
-                {
-                    self.0.blobs.mark_unsaved(&digest);
-                }
-            } else if let (Some(stamp), Some(entry)) = (shown.attr_stamp, shown.entry)
-                && attrs != Some(stamp)
-            {
-                let op = Op::Attrs { of: shown.stamp, attrs: entry.attrs };
-                new.apply(&Change { path, stamp, op }, Time::default());
-            }
-        }
-        self.keep_apart(order, old, new);
+        order.saved.path_moved(path);
     }
 }
 

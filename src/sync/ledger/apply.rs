@@ -6,16 +6,74 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::lost_blobs::{self, learn};
-use super::{Ledger, Moved, Order};
+use super::{Ledger, Moved, Ordered};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
 use crate::name::TreePath;
-use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
+use crate::namespace::{Applied, BlobPlace, Change, Commit, Fold, Location, Op, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
 use crate::sync::doubts;
+use crate::sync::folded_log::{FoldedLog, Intake, fold_commit};
+
+/// A commit that comes into the namespace in use, with both locks held.
+struct Arriving<'a> {
+    ledger: &'a Ledger,
+    order: &'a mut Ordered,
+    fold: &'a mut Fold,
+    /// A run of this node has written it.
+    is_own: bool,
+    now_ms: u64,
+    now: Time,
+    /// The paths that show something else now.
+    moved: Vec<TreePath>,
+    /// Contents that are to be had again.
+    healed: HashSet<Digest>,
+    /// What was left out, and has to be published after all.
+    again: Vec<Vec<Change>>,
+}
+
+impl Intake for Arriving<'_> {
+    fn folded(&mut self) -> &mut FoldedLog {
+        &mut self.order.log
+    }
+
+    fn locate(&mut self, digest: Digest, location: Location) {
+        if learn(self.order, self.fold, digest, location) {
+            self.healed.insert(digest);
+        }
+    }
+
+    fn change(&mut self, change: &Change) {
+        let Self { ledger, order, fold, .. } = self;
+        ledger.observe(change.stamp, self.now_ms);
+        if ledger.0.rules.stays_here(&change.path) {
+            // A node with other profiles has sent it. Here the path is our own.
+            return;
+        }
+        order.keep(&change.path, fold);
+        let waits = order.outbox.hear(change);
+        if order.outbox.is_apart(&change.path) {
+            self.moved.extend(ledger.hear_apart(order, fold, change, self.now));
+            return;
+        }
+        if waits && self.is_own && order.outbox.is_restamping() {
+            // A run before has sent it. What waits is the same change or a later one of ours, and
+            // stays what is shown.
+            let known = fold.register(&change.path);
+            if known.is_some_and(|known| known.stamp.node == ledger.node()) {
+                return;
+            }
+        }
+        order.saved.path_moved(&change.path);
+        if fold.apply(change, self.now) != Applied::Nothing {
+            self.moved.push(change.path.clone());
+            self.again.extend(order.outbox.take_left_out(change));
+        }
+    }
+}
 
 impl Ledger {
     /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
@@ -23,126 +81,61 @@ impl Ledger {
     ///
     /// Readers see the whole commit or nothing of it.
     pub fn apply_remote(&self, name: &str, commit: &Commit) -> Vec<TreePath> {
-        let Some(stamp) = keys::commit_stamp(name) else { return Vec::new() };
-        if self.is_seen(&stamp) {
+        if keys::commit_stamp(name) != Some(commit.stamp) {
             return Vec::new();
         }
-        let mut moved;
-        let mut count = None;
-        {
+        let (moved, count) = {
             let mut order = self.0.order.lock();
-            if !order.seen.insert(stamp) {
+            let order = &mut *order;
+            if order.log.has(&commit.stamp) {
                 return Vec::new();
             }
-            self.note_chain(&mut order, commit);
-            order.missing.came(commit);
-            order.dirty.seen.push(stamp);
-            self.note_folded(commit.stamp);
-            self.0.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             let now_ms = self.now_ms();
+            order.saved.folded(&[commit.stamp]);
+            self.0.counts.note_folded(commit.stamp, now_ms);
+            self.0.counts.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             self.observe(commit.stamp, now_ms);
-            let now = Time::from_wall(self.0.clock.wall());
             let mut fold = self.0.fold.write();
-            let mut again = Vec::new();
-            moved = Vec::new();
-            self.hear(&mut order, &fold, doubts::of(commit));
-            let mut healed = HashSet::new();
-            for blob in &commit.blobs {
-                if let Some(location) = commit.location_of(name, blob)
-                    && learn(&mut order, &mut fold, blob.digest, location)
-                {
-                    healed.insert(blob.digest);
-                }
-            }
-            for change in &commit.changes {
-                self.observe(change.stamp, now_ms);
-                if self.stays_here(&change.path) {
-                    // A node with other profiles has sent it. Here the path is our own.
-                    continue;
-                }
-                order.keep(&change.path, &fold);
-                if order.apart.has(&change.path) {
-                    order.queue.hear(change);
-                    moved.extend(self.hear_apart(&mut order, &mut fold, change, now));
-                    continue;
-                }
-                order.touched.hear(change);
-                let waits = order.queue.hear(change);
-                if waits && commit.node == self.node() && order.late.is_some() {
-                    // A run before has sent it. What waits is the same change or a later one of ours, and
-                    // stays what is shown.
-                    let known = fold.register(&change.path);
-                    if known.is_some_and(|known| known.stamp.node == self.node()) {
-                        continue;
-                    }
-                }
-                order.dirty.paths.insert(change.path.clone());
-                if fold.apply(change, now) != Applied::Nothing {
-                    moved.push(change.path.clone());
-                    again.extend(order.left_out.hear(change));
-                }
-            }
+            self.hear(order, &fold, doubts::of(commit));
+            let mut arriving = Arriving {
+                ledger: self,
+                order,
+                fold: &mut fold,
+                is_own: commit.node == self.node(),
+                now_ms,
+                now: Time::from_wall(self.0.clock.wall()),
+                moved: Vec::new(),
+                healed: HashSet::new(),
+                again: Vec::new(),
+            };
+            fold_commit(commit, &mut arriving);
+            let Arriving { mut moved, healed, again, .. } = arriving;
+            order.log.make_room(|ms| self.0.reliance.is_silent(ms));
             if !healed.is_empty() {
                 moved.extend(lost_blobs::paths_of(&fold, &healed));
             }
             drop(fold);
             for changes in again {
-                moved.extend(self.put_again(&mut order, changes));
+                moved.extend(self.put_again(order, changes));
             }
             if order.bad.has_amends() {
-                self.0.queued.notify_waiters();
+                self.0.signs.wake();
             }
-            if !moved.is_empty() {
-                count = Some(self.count_applied());
-            }
-        }
+            let count = (!moved.is_empty()).then(|| self.0.listeners.count());
+            (moved, count)
+        };
         if let Some(count) = count {
-            self.tell(Moved { count, paths: Some(&moved) });
+            self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
         moved
-    }
-
-    /// Reports whether an object of the log was folded.
-    pub(in crate::sync) fn is_seen(&self, stamp: &Stamp) -> bool {
-        self.0.order.lock().seen.contains(stamp)
-    }
-
-    /// Returns those of the log's objects that were not folded, in the order given.
-    pub(in crate::sync) fn unseen(&self, all: impl Iterator<Item = Stamp>) -> Vec<Stamp> {
-        let order = self.0.order.lock();
-        all.filter(|stamp| !order.seen.contains(stamp)).collect()
     }
 
     /// Forgets objects that the log does not have any more. `all` is what it has up to `before_ms`; what is younger
     /// by its name may be there all the same.
     pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, before_ms: u64) {
         let mut order = self.0.order.lock();
-        let gone: Vec<Stamp> = order
-            .seen
-            .iter()
-            .filter(|stamp| stamp.ms < before_ms && !all.contains(stamp))
-            .copied()
-            .collect();
-        for stamp in gone {
-            order.seen.remove(&stamp);
-            order.dirty.unseen.push(stamp);
-        }
-        order.missing.listed(all, before_ms);
-    }
-
-    /// Reports whether a commit comes directly after what was folded of its run.
-    pub(in crate::sync) fn follows(&self, commit: &Commit) -> bool {
-        self.0.order.lock().chains.follows(commit)
-    }
-
-    fn note_chain(&self, order: &mut Order, commit: &Commit) {
-        order.chains.note(commit);
-        order.chains.make_room(|ms| self.is_silent(ms));
-    }
-
-    /// Reports whether a run whose last commit was made then makes no further one: it would be another run.
-    pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
-        self.kept_age().is_tombstone_over(ms, self.now_ms())
+        let gone = order.log.forget_unlisted(all, before_ms);
+        order.saved.forgotten(gone);
     }
 
     /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
@@ -157,12 +150,12 @@ impl Ledger {
     ) {
         let mut contents = batch.contents();
         contents.extend(batch.renewals());
-        self.0.traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
-        self.0.traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
-        let now_ms = self.now_ms();
+        let (traffic, now_ms) = (&self.0.counts.traffic, self.now_ms());
+        traffic.uploaded.fetch_add(stored.len() as u64, Ordering::Relaxed);
+        traffic.commits_written.fetch_add(u64::from(commit.is_some()), Ordering::Relaxed);
         for change in &batch.changes {
             let delay = Duration::from_millis(now_ms.saturating_sub(change.stamp.ms));
-            self.0.traffic.publish_delay.observe(delay);
+            traffic.publish_delay.observe(delay);
         }
         {
             let mut order = self.0.order.lock();
@@ -174,46 +167,40 @@ impl Ledger {
             }
             drop(fold);
             if let Some((commit, names)) = commit {
-                order.seen.extend(names);
-                order.dirty.seen.extend(names);
-                // A checkpoint says it to other nodes, which would take our next one for a gap.
-                self.note_chain(&mut order, commit);
-                self.note_folded(commit.stamp);
+                order.log.note_written(commit, names);
+                order.log.make_room(|ms| self.0.reliance.is_silent(ms));
+                order.saved.folded(names);
+                self.0.counts.note_folded(commit.stamp, now_ms);
             }
             {
                 let fold = self.0.fold.read();
                 for change in &batch.changes {
                     order.keep(&change.path, &fold);
-                    order.dirty.paths.insert(change.path.clone());
+                    order.saved.path_moved(&change.path);
                 }
             }
-            order.queue.done(batch);
             self.landed(&mut order, batch);
             order.bad.end_renewals(&batch.amends.renewals);
             let put =
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
-            self.0.unsent.sent(batch.upto, put, self.0.clock.mono());
-            order.dirty.ack = order.dirty.ack.max(Some(batch.upto));
-            order.say_apart(batch.upto);
-            self.note_totals(&order);
+            self.0.reliance.note_sent(batch.upto, put);
+            order.saved.remote_upto(batch.upto);
             // What no path points to any more, or is remote anyway, need not be kept. Under the
             // lock, so that a publish of the same keeps it again.
             let fold = self.0.fold.read();
             let needless =
                 |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);
             for digest in batch.dropped.iter().filter(needless) {
-                self.0.blobs.mark_saved(digest);
+                self.0.disk.blobs.mark_saved(digest);
             }
             contents.retain(|(digest, _)| !order.own.holds(digest));
         }
         for (digest, _) in contents {
             if self.stored_ms(&digest).is_some() {
-                self.0.blobs.mark_saved(&digest);
+                self.0.disk.blobs.mark_saved(&digest);
             }
         }
-        // A batch without records has no number of its own.
-        self.0.remote_upto.send_modify(|upto| *upto = batch.upto.max(*upto));
-        self.0.room.note_progress();
+        self.0.signs.note_remote(batch.upto);
     }
 
     /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
@@ -238,7 +225,7 @@ impl Ledger {
         };
         for blob in &commit.blobs {
             let BlobPlace::Inline(bytes) = &blob.place else { continue };
-            if !wanted.contains(&blob.digest) || self.0.blobs.contains(&blob.digest) {
+            if !wanted.contains(&blob.digest) || self.0.disk.blobs.contains(&blob.digest) {
                 continue;
             }
             if let Err(error) = self.keep(blob.digest, bytes) {
@@ -259,18 +246,18 @@ impl Ledger {
         bytes: &[u8],
         is_room: impl FnOnce(&Blobs) -> bool,
     ) -> Result<bool> {
-        let (mut file, staged) = self.0.staging.create()?;
-        if !self.0.blobs.reserve(&staged, bytes.len() as u64, is_room) {
+        let (mut file, staged) = self.0.disk.staging.create()?;
+        if !self.0.disk.blobs.reserve(&staged, bytes.len() as u64, is_room) {
             return Ok(false);
         }
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
-        self.0.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
+        self.0.disk.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
         Ok(true)
     }
 
     pub(super) fn observe(&self, stamp: Stamp, now_ms: u64) {
-        if !self.0.stamps.observe(stamp, now_ms)
-            && !self.0.warned_ahead.swap(true, Ordering::Relaxed)
+        if !self.0.identity.stamps().observe(stamp, now_ms)
+            && !self.0.warned.ahead.swap(true, Ordering::Relaxed)
         {
             tracing::warn!(
                 node = %stamp.node,

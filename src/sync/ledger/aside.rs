@@ -15,17 +15,20 @@ use super::Ledger;
 use super::own::Own;
 use crate::digest::Digest;
 use crate::error::Error;
+use crate::local::{FactBatch, LoadedIndex};
 use crate::namespace::Fold;
 
 /// The name in the index under which they lie.
-pub(super) const ASIDE: &str = "aside";
+const ASIDE: &str = "aside";
 /// Contents that are set aside; with more, the next one holds up what comes after it.
 const ASIDE_MAX: usize = 10_000;
 
 /// What is set aside, with the sizes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Aside {
     contents: BTreeMap<Digest, u64>,
+    /// The same as it was saved.
+    saved: BTreeMap<Digest, u64>,
     /// What the store said last, since the start.
     why: String,
 }
@@ -56,23 +59,29 @@ impl Aside {
         self.contents.len() as u64
     }
 
-    /// Encodes what is set aside, for the index.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// Writes what is set aside for the index, if it is not what was saved.
+    pub(super) fn save(&mut self, batch: &mut FactBatch) {
+        if self.contents != self.saved {
+            self.save_again(batch);
+        }
+    }
+
+    /// Writes it for the index that is filled anew.
+    pub(super) fn save_again(&mut self, batch: &mut FactBatch) {
         let all: Vec<([u8; 32], u64)> =
             self.contents.iter().map(|(digest, size)| (*digest.as_bytes(), *size)).collect();
-        postcard::to_stdvec(&all).expect("numbers always encode")
+        batch.meta(ASIDE, &postcard::to_stdvec(&all).expect("numbers always encode"));
+        self.saved.clone_from(&self.contents);
     }
 
-    /// Reads what `encode` wrote; nothing if it is anything else.
-    pub(super) fn decode(bytes: &[u8]) -> Self {
-        let all: Vec<([u8; 32], u64)> = postcard::from_bytes(bytes).unwrap_or_default();
-        let contents = all.into_iter().map(|(digest, size)| (Digest::from_bytes(digest), size));
-        Self { contents: contents.collect(), why: String::new() }
-    }
-
-    /// Reports whether the same contents are set aside.
-    pub(super) fn holds_as(&self, other: &Self) -> bool {
-        self.contents == other.contents
+    /// Reads what the index has of it; nothing if that is anything else.
+    pub(super) fn restore(loaded: &LoadedIndex) -> Self {
+        let all: Option<Vec<([u8; 32], u64)>> =
+            loaded.meta.get(ASIDE).and_then(|bytes| postcard::from_bytes(bytes).ok());
+        let contents = all.unwrap_or_default().into_iter();
+        let contents: BTreeMap<Digest, u64> =
+            contents.map(|(digest, size)| (Digest::from_bytes(digest), size)).collect();
+        Self { saved: contents.clone(), contents, why: String::new() }
     }
 }
 
@@ -88,7 +97,7 @@ impl Ledger {
             aside.contents.insert(digest, size);
             aside.why = error.chain();
         }
-        if let Some(unsaid) = self.0.quiet_aside.tell(&self.0.clock) {
+        if let Some(unsaid) = self.0.warned.aside.tell(&self.0.clock) {
             tracing::warn!(
                 %digest, size, error = %error.chain(), unsaid,
                 "the store refuses a content for good: it stays on this node, other nodes see a miss, and what \
@@ -106,7 +115,7 @@ impl Ledger {
     /// Tells what is set aside, for people.
     pub fn aside(&self) -> SetAside {
         let order = self.0.order.lock();
-        let Aside { contents, why } = &order.aside;
+        let Aside { contents, why, .. } = &order.aside;
         let bytes = contents.values().sum();
         SetAside { contents: contents.len() as u64, bytes, why: why.clone() }
     }
@@ -135,17 +144,17 @@ impl Ledger {
                 wanted
             });
         }
-        self.0.queued.notify_waiters();
+        self.0.signs.wake();
     }
 
     /// Keeps a content that is set aside from eviction, if a file uses it and it is here.
     fn keeps(&self, own: &Own, fold: &Fold, digest: &Digest) -> bool {
         if fold.uses(digest) && fold.stored_ms(digest).is_none() {
-            return self.0.blobs.mark_unsaved(digest);
+            return self.0.disk.blobs.mark_unsaved(digest);
         }
         // A path of this node alone may have it, too.
         if !own.holds(digest) {
-            self.0.blobs.mark_saved(digest);
+            self.0.disk.blobs.mark_saved(digest);
         }
         false
     }

@@ -9,13 +9,13 @@
 
 use std::collections::{HashMap, HashSet};
 
-use parking_lot::Mutex;
-
-use super::{Ledger, Order};
+use super::{Ledger, Ordered};
 use crate::digest::Digest;
+use crate::local::Blobs;
 use crate::name::TreePath;
 use crate::namespace::{Fold, Location, Site};
 use crate::remote::keys;
+use crate::stamp::NodeId;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
 
 /// Places that are remembered; what is forgotten may be found bad once more.
@@ -26,29 +26,6 @@ const REPAIRS_MAX: u32 = 3;
 /// Contents that this run has stored as objects of their own, whose names do not tell which run stored them. What is forgotten
 /// waits for its next writer.
 const OWN_OBJECTS_MAX: usize = 10_000;
-
-/// Places that other nodes could not read. Cheap to ask, also with the namespace locked.
-#[derive(Debug, Default)]
-pub(super) struct Doubted(Mutex<HashMap<Digest, u64>>);
-
-impl Doubted {
-    /// Reports whether a content that was stored at a time is in doubt.
-    pub(super) fn has(&self, digest: &Digest, stored_ms: u64) -> bool {
-        self.at(digest).is_some_and(|doubted_ms| doubted_ms >= stored_ms)
-    }
-
-    /// Returns when what is in doubt was stored.
-    fn at(&self, digest: &Digest) -> Option<u64> {
-        self.0.lock().get(digest).copied()
-    }
-
-    fn note(&self, digest: Digest, stored_ms: u64) {
-        let mut all = self.0.lock();
-        if all.len() < BAD_MAX || all.contains_key(&digest) {
-            all.insert(digest, stored_ms);
-        }
-    }
-}
 
 /// What is known of bad places, and what is to be done about them.
 #[derive(Debug, Default)]
@@ -111,6 +88,31 @@ impl Bad {
         queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size))
     }
 
+    /// Reports whether this node has stored a content at a place.
+    fn is_own(&self, own: NodeId, digest: &Digest, location: &Location) -> bool {
+        let by = match &location.site {
+            Site::Pack { pack, .. } => keys::pack_stamp(pack),
+            Site::Inline { commit } => keys::commit_stamp(commit),
+            Site::Object => return self.own_objects.contains(digest),
+        };
+        by.is_some_and(|stamp| stamp.node == own)
+    }
+
+    /// Has a content stored again that this node has stored, because another node could not read it.
+    fn repair(&mut self, blobs: &Blobs, digest: Digest, size: u64) {
+        if !self.can_store_again(digest, size) {
+            return;
+        }
+        let room = self.repaired.len() < BAD_MAX;
+        let times = self.repaired.get(&digest).copied().unwrap_or(0);
+        // Unsaved first: it must not be let go before it is stored.
+        if room && times < REPAIRS_MAX && blobs.mark_unsaved(&digest) {
+            self.repaired.insert(digest, times + 1);
+            self.store_again(digest, size);
+            tracing::info!(%digest, "another node could not read a blob; it is stored again");
+        }
+    }
+
     /// Notes that renewals have come to their end, one way or the other.
     pub(super) fn end_renewals(&mut self, ended: &[(Digest, u64)]) {
         for (digest, _) in ended {
@@ -132,7 +134,7 @@ impl Bad {
 /// Learns where a content lies, unless that place is known to be bad. Returns whether a content is
 /// there again that was not to be had.
 pub(super) fn learn(
-    order: &mut Order,
+    order: &mut Ordered,
     fold: &mut Fold,
     digest: Digest,
     location: Location,
@@ -145,7 +147,7 @@ pub(super) fn learn(
     if !fold.locate(digest, &location) {
         return false;
     }
-    order.dirty.locations.insert(digest);
+    order.saved.location_moved(digest);
     order.bad.places.remove(&digest).is_some()
 }
 
@@ -158,10 +160,10 @@ impl Ledger {
             self.0.fold.write().unlocate(digest, wrong);
             order.bad.note(*digest, wrong.clone());
             order.bad.tell(*digest, wrong.clone());
-            order.dirty.locations.insert(*digest);
+            order.saved.location_moved(*digest);
         }
-        self.0.queued.notify_waiters();
-        if let Some(unsaid) = self.0.quiet_bad.tell(&self.0.clock) {
+        self.0.signs.wake();
+        if let Some(unsaid) = self.0.warned.bad.tell(&self.0.clock) {
             tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
         } else {
             tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
@@ -179,12 +181,12 @@ impl Ledger {
             let mut order = self.0.order.lock();
             for (digest, size) in contents {
                 // Unsaved first: it must not be let go before it is stored.
-                if self.0.blobs.mark_unsaved(digest) && order.bad.renewing.insert(*digest) {
+                if self.0.disk.blobs.mark_unsaved(digest) && order.bad.renewing.insert(*digest) {
                     order.bad.amends.renewals.push((*digest, *size));
                 }
             }
         }
-        self.0.queued.notify_waiters();
+        self.0.signs.wake();
     }
 
     /// Reports whether contents are being stored again that [`Ledger::store_again`] was given.
@@ -195,50 +197,21 @@ impl Ledger {
     /// Takes in what another node could not read: from now on this node does not rely on it unseen. A program that opens
     /// it reads and verifies it, as always; a writer stores it again. If this node has stored it there and has the
     /// bytes, it stores them again at once.
-    pub(super) fn hear(&self, order: &mut Order, fold: &Fold, doubts: Vec<Doubt>) {
+    pub(super) fn hear(&self, order: &mut Ordered, fold: &Fold, doubts: Vec<Doubt>) {
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
             // It is somewhere else, or where no node looks any more.
-            if known.is_some_and(|known| known != location || self.is_expired(known.stored_ms))
-                || self.0.doubted.has(&digest, location.stored_ms)
+            if known.is_some_and(|known| {
+                known != location || self.0.reliance.is_expired(known.stored_ms)
+            }) || self.0.reliance.is_doubted(&digest, location.stored_ms)
             {
                 continue;
             }
-            self.0.doubted.note(digest, location.stored_ms);
-            if self.is_own(order, &digest, &location) && fold.uses(&digest) {
-                self.repair(order, digest, location.size);
+            self.0.reliance.doubt(digest, location.stored_ms);
+            if order.bad.is_own(self.node(), &digest, &location) && fold.uses(&digest) {
+                order.bad.repair(&self.0.disk.blobs, digest, location.size);
             }
         }
-    }
-
-    /// Reports whether this node has stored a content at a place.
-    fn is_own(&self, order: &Order, digest: &Digest, location: &Location) -> bool {
-        let by = match &location.site {
-            Site::Pack { pack, .. } => keys::pack_stamp(pack),
-            Site::Inline { commit } => keys::commit_stamp(commit),
-            Site::Object => return order.bad.own_objects.contains(digest),
-        };
-        by.is_some_and(|stamp| stamp.node == self.node())
-    }
-
-    fn repair(&self, order: &mut Order, digest: Digest, size: u64) {
-        if !order.bad.can_store_again(digest, size) {
-            return;
-        }
-        let room = order.bad.repaired.len() < BAD_MAX;
-        let times = order.bad.repaired.get(&digest).copied().unwrap_or(0);
-        // Unsaved first: it must not be let go before it is stored.
-        if room && times < REPAIRS_MAX && self.0.blobs.mark_unsaved(&digest) {
-            order.bad.repaired.insert(digest, times + 1);
-            order.bad.store_again(digest, size);
-            tracing::info!(%digest, "another node could not read a blob; it is stored again");
-        }
-    }
-
-    /// Reports whether what was stored at a time should be stored again by the next writer: half of its age is
-    /// over, or another node could not read it.
-    pub(super) fn is_unsure(&self, digest: &Digest, stored_ms: u64) -> bool {
-        self.is_half_over(stored_ms) || self.0.doubted.has(digest, stored_ms)
     }
 
     /// Returns the time to note for contents that are being stored now: what was found bad is older,
@@ -250,7 +223,7 @@ impl Ledger {
         let order = self.0.order.lock();
         let bad = contents.filter_map(|digest| {
             let found = order.bad.place(digest).map(|place| place.stored_ms);
-            found.max(self.0.doubted.at(digest))
+            found.max(self.0.reliance.doubted_ms(digest))
         });
         bad.map(|stored_ms| stored_ms + 1).fold(self.now_ms(), u64::max)
     }

@@ -3,20 +3,24 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::{Notify, watch};
 
-use super::aside::{ASIDE, Aside};
-use super::lost_blobs::Doubted;
-use super::own::{OWN, Split};
-use super::save::{CHAINS, MISSING};
-use super::shown::Unsent;
-use super::times::{DECLARED, PathTimes, TIMES, decode_declared};
-use super::torn::TornContents;
-use super::{Inner, Ledger, Order};
+use super::aside::Aside;
+use super::counts::LedgerCounts;
+use super::disk::Disk;
+use super::identity::RunIdentity;
+use super::listeners::Listeners;
+use super::outbox::Split;
+use super::own::OWN;
+use super::queue_signs::QueueSigns;
+use super::reliance::Reliance;
+use super::saved::Saved;
+use super::stay_rules::StayRules;
+use super::times::KeptTimes;
+use super::warned::Warned;
+use super::{Inner, Ledger, Ordered};
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -24,13 +28,9 @@ use crate::local::{
     Blobs, CacheDir, Index, Journal, Leftover, LoadedIndex, Note, Record, Seq, Staging, State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
-use crate::remote::{Remote, keys};
-use crate::stamp::{Stamp, StampClock};
-use crate::sync::chains::Chains;
-use crate::sync::missing::Missing;
-use crate::sync::quiet::Quiet;
+use crate::remote::Remote;
+use crate::stamp::Stamp;
 use crate::sync::room::Room;
-use crate::task;
 
 /// What a ledger is made of.
 pub struct LedgerParts {
@@ -73,9 +73,9 @@ impl Ledger {
     pub fn open(mut parts: LedgerParts) -> Result<Self> {
         let (journal, records) = Journal::open(&parts.dir)?;
         let generation = parts.index.generation();
-        let stamps = StampClock::new(parts.dir.node());
-        let mut order = Order::default();
-        take_times(&mut order, &parts);
+        let identity = RunIdentity::new(parts.dir.node());
+        let times = KeptTimes::restore(&parts.loaded, parts.remote.as_ref());
+        let mut order = Ordered { times, ..Ordered::default() };
         let own = parts.loaded.meta.get(OWN).cloned();
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
@@ -96,53 +96,34 @@ impl Ledger {
             Some(_) => HashSet::new(),
             None => fold.registers().map(|(path, _)| path).collect(),
         };
-        let folded = AtomicU64::new(order.seen.len() as u64);
+        let counts = LedgerCounts::new(order.log.len());
         let replayed = records.last().map_or(Seq(0), |last| last.seq);
         let before = records.first().map_or(journal.last(), |first| Seq(first.seq.0 - 1));
         let (blobs, remote, clock) = (&parts.blobs, &parts.remote, &parts.clock);
         let room = Room::new(blobs.clone(), remote.clone(), clock.clone(), parts.full_wait);
+        let reliance = Reliance::new(remote.clone(), clock.clone());
         let ledger = Self(Arc::new(Inner {
-            dir: parts.dir,
             clock: parts.clock,
-            incarnation: task::random_u64(),
-            stamps,
+            disk: Disk {
+                dir: parts.dir,
+                journal,
+                blobs: parts.blobs,
+                staging: parts.staging,
+                index: parts.index,
+                saving: Mutex::new(generation),
+                bound: Mutex::new(None),
+            },
+            identity,
+            rules: StayRules::new(parts.profiles, parts.private, parts.remote.is_some(), kept),
             remote: parts.remote,
-            journal,
-            blobs: parts.blobs,
-            staging: parts.staging,
-            index: parts.index,
-            profiles: parts.profiles,
-            private: parts.private,
             fold: RwLock::new(fold),
             order: Mutex::new(order),
             landing: tokio::sync::Mutex::default(),
-            saving: Mutex::new(generation),
-            kept,
-            subscribers: RwLock::new(Vec::new()),
-            #[cfg(test)]
-            untold: super::untold::Untold::default(),
-            queued: Notify::new(),
-            remote_upto: watch::Sender::new(before),
-            room,
-            warned_ahead: AtomicBool::new(false),
-            twin: AtomicBool::new(false),
-            applied: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            told: AtomicU64::new(0),
-            folded,
-            fresh: AtomicU64::new(0),
-            replayed,
-            unsent: Unsent::default(),
-            torn: TornContents::default(),
-            listed: Mutex::new(None),
-            doubted: Doubted::default(),
-            quiet_aside: Quiet::default(),
-            bound: Mutex::new(None),
-            quiet_bad: Quiet::default(),
-            traffic: super::Traffic::default(),
-            #[cfg(test)]
-            asked_lost: AtomicU64::new(0),
-            quiet_save: Quiet::default(),
+            signs: QueueSigns::new(before, replayed, room),
+            reliance,
+            listeners: Listeners::default(),
+            counts,
+            warned: Warned::default(),
         }));
         ledger.observe_all();
         ledger.restore_own(own.as_ref());
@@ -158,9 +139,9 @@ impl Ledger {
     fn refuse_backlog(&self) -> Result<()> {
         let left = {
             let order = self.0.order.lock();
-            order.queue.changes_left() as u64 + order.aside.len()
+            order.outbox.changes_left() as u64 + order.aside.len()
         };
-        if !self.0.private || left == 0 {
+        if !self.0.rules.is_private() || left == 0 {
             return Ok(());
         }
         let op = format!(
@@ -173,7 +154,7 @@ impl Ledger {
     /// Makes blobs of the contents that are in the namespace and whose bytes an earlier run left in staging: it
     /// stopped between the close of a file and the end of its last descriptor.
     fn adopt_leftovers(&self) {
-        let left = self.0.staging.take_leftovers();
+        let left = self.0.disk.staging.take_leftovers();
         if left.is_empty() {
             return;
         }
@@ -184,7 +165,7 @@ impl Ledger {
             let contents = fold.registers().filter_map(|(_, register)| register.entry?.content());
             missing.extend(contents.filter(|(_, size)| sizes.contains(size)));
         });
-        missing.retain(|digest, _| !self.0.blobs.contains(digest));
+        missing.retain(|digest, _| !self.0.disk.blobs.contains(digest));
         let mut adopted = 0_usize;
         for file in &left {
             if !missing.values().any(|size| *size == file.size()) {
@@ -213,11 +194,11 @@ impl Ledger {
         file: &Leftover,
         missing: &HashMap<Digest, u64>,
     ) -> Result<Option<Digest>> {
-        let (copy, staged) = self.0.staging.create()?;
+        let (copy, staged) = self.0.disk.staging.create()?;
         let digest = file.copy_to(&copy).map_err(|e| Error::io("copy a leftover", e))?;
         let Some(size) = missing.get(&digest) else { return Ok(None) };
         let keep = if self.0.remote.is_some() { State::Unsaved } else { State::Saved };
-        self.0.blobs.adopt(staged, &copy, digest, *size, keep)?;
+        self.0.disk.blobs.adopt(staged, &copy, digest, *size, keep)?;
         Ok(Some(digest))
     }
 
@@ -233,9 +214,8 @@ impl Ledger {
         }
         let greatest = self.read(|fold| fold.stamps().filter(|s| s.node == self.node()).max());
         let mut order = self.0.order.lock();
-        order.greatest = greatest.unwrap_or_default();
-        let own = order.seen.iter().filter(|stamp| stamp.node == self.node());
-        order.named_ms = own.map(|stamp| stamp.ms).max().unwrap_or(0);
+        let named_ms = order.log.of_node(self.node()).map(|stamp| stamp.ms).max();
+        order.given.restore(named_ms.unwrap_or(0), greatest.unwrap_or_default());
     }
 
     /// Applies what the journal has kept.
@@ -253,15 +233,15 @@ impl Ledger {
         }
         for record in records {
             let greatest = record.changes.iter().map(|change| change.stamp).max();
-            order.greatest = order.greatest.max(greatest.unwrap_or_default());
+            order.given.note(greatest.unwrap_or_default());
             let Note { torn, private } = record.note;
             for (digest, check) in torn {
-                self.note_torn(digest, check);
+                self.0.rules.note_torn(digest, check);
             }
-            let stays = self.judge(&order, &record.changes, private);
-            let Split { mut changes, own, mut apart } = self.split(&stays, record.changes);
+            let stays = order.outbox.judge(&self.0.rules, &record.changes, private);
+            let Split { mut changes, own, mut apart } = stays.split(&self.0.rules, record.changes);
             apart.retain(|change| {
-                let is_gone = order.apart.is_gone(change);
+                let is_gone = order.outbox.is_gone(change);
                 gone.extend(is_gone.then_some(change.stamp));
                 !is_gone
             });
@@ -271,16 +251,13 @@ impl Ledger {
             for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
-                    order.track(change, &fold);
-                    order.queue.disown(&change.path, &queued);
-                    // The run before may have sent it without noting that.
-                    order.queue.touch(&change.path);
+                    order.outbox.track_again(change, &fold, &queued);
                     self.note_put(record.seq, &order, &fold, &change.op);
                     // The remote may be another than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
                     {
-                        self.0.blobs.mark_unsaved(&digest);
+                        self.0.disk.blobs.mark_unsaved(&digest);
                     }
                 }
                 // An earlier change of ours has gone under a new stamp, just before the run ended.
@@ -288,13 +265,13 @@ impl Ledger {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
-                let overtaken = overtaken && order.late.is_some();
+                let overtaken = overtaken && order.outbox.is_restamping();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     fold.reset(&change.path, None);
                 }
                 fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {
-                    self.forget_alone(&mut fold, change);
+                    self.0.rules.forget_alone(&mut fold, change);
                 }
                 self.replace_apart(&mut order, &fold, change);
             }
@@ -309,10 +286,9 @@ impl Ledger {
             }
             drop(fold);
             if self.0.remote.is_some() {
-                order.queue.push(record.seq, changes, self.0.clock.mono(), None);
+                self.enqueue(&mut order, record.seq, changes, None);
             }
         }
-        self.note_totals(&order);
         drop(order);
         tracing::info!(
             records = count,
@@ -321,35 +297,17 @@ impl Ledger {
     }
 }
 
-/// Brings back what was known of time.
-fn take_times(order: &mut Order, parts: &LedgerParts) {
-    let known = parts.loaded.meta.get(TIMES);
-    order.times = known.map(|times| PathTimes::decode(times)).unwrap_or_default();
-    order.saved_times = order.times;
-    if let Some(remote) = &parts.remote {
-        remote.assume_ahead(order.times.ahead_ms);
-        let declared = parts.loaded.meta.get(DECLARED).map(|bytes| decode_declared(bytes));
-        order.saved_declared = declared.unwrap_or_default();
-        remote.assume_expiry(order.saved_declared);
-    }
-}
-
 /// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
 /// from before may have been replaced without a trace.
-fn lacks(order: &Order, parts: &LedgerParts) -> bool {
+fn lacks(order: &Ordered, parts: &LedgerParts) -> bool {
     parts.remote.as_ref().is_some_and(|remote| {
         order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
     })
 }
 
 /// Brings back what the index remembered.
-fn restore(order: &mut Order, loaded: LoadedIndex) -> Fold {
-    order.seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
-    order.chains = loaded.meta.get(CHAINS).map(|chains| Chains::decode(chains)).unwrap_or_default();
-    let missing = loaded.meta.get(MISSING).map(|missing| Missing::decode(missing));
-    order.missing = missing.unwrap_or_default();
-    order.saved_missing = order.missing.clone();
-    order.aside = loaded.meta.get(ASIDE).map(|aside| Aside::decode(aside)).unwrap_or_default();
-    order.saved_aside = order.aside.clone();
+fn restore(order: &mut Ordered, loaded: LoadedIndex) -> Fold {
+    (order.saved, order.log) = Saved::restore(&loaded);
+    order.aside = Aside::restore(&loaded);
     loaded.fold
 }

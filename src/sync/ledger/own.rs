@@ -11,13 +11,14 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::apart::Stays;
-use super::{Ledger, Order};
+use super::outbox::Stays;
+use super::stay_rules::StayRules;
+use super::{Ledger, Ordered};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::FactBatch;
 use crate::name::TreePath;
-use crate::namespace::{Change, FileKind, Fold, OWN_PATHS_MAX, Op, Time, is_edition};
+use crate::namespace::{Change, Fold, OWN_PATHS_MAX, Op, Time};
 
 /// The name in the index under which the paths lie.
 pub(super) const OWN: &str = "own";
@@ -26,17 +27,6 @@ const OWN_PART: u64 = 2;
 
 /// A content with its size.
 pub(super) type SizedContent = Option<(Digest, u64)>;
-
-/// The changes of a record, by what becomes of them.
-#[derive(Debug, Default)]
-pub(super) struct Split {
-    /// They are sent.
-    pub(super) changes: Vec<Change>,
-    /// They stay here because of their names.
-    pub(super) own: Vec<Change>,
-    /// They stay here because of what they put.
-    pub(super) apart: Vec<Change>,
-}
 
 /// The paths of this node alone.
 #[derive(Debug, Default)]
@@ -88,6 +78,49 @@ impl Own {
         Some(digest)
     }
 
+    /// Refuses what would make the data of this node alone grow beyond its part of a tier of that size.
+    pub(super) fn check(
+        &self,
+        rules: &StayRules,
+        tier_bytes: u64,
+        changes: &[Change],
+        stays: &Stays,
+    ) -> Result<()> {
+        // What they add, and what they take away: a rename is both.
+        let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
+        for (number, change) in changes.iter().enumerate() {
+            let counts = stays.has(number) && !stays.note.private;
+            if !counts && !rules.stays_here(&change.path) {
+                continue;
+            }
+            let before = self.paths.get(&change.path);
+            let held = before.copied().flatten().map_or(0, |(_, size)| size);
+            match &change.op {
+                Op::Put(entry) => {
+                    bytes += entry.content().map_or(0, |(_, size)| size);
+                    fewer_bytes += held;
+                    paths += usize::from(before.is_none());
+                }
+                Op::Remove => {
+                    fewer_bytes += held;
+                    fewer_paths += usize::from(before.is_some());
+                }
+                Op::Attrs { .. } => {}
+            }
+        }
+        let limit = tier_bytes / OWN_PART;
+        let has_paths = self.paths.len() + paths;
+        let full = (paths > fewer_paths && has_paths > OWN_PATHS_MAX + fewer_paths)
+            || (bytes > fewer_bytes && self.bytes + bytes > limit + fewer_bytes);
+        if full {
+            let op = format!(
+                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
+            );
+            return Err(Error::new(Kind::NoSpace, op));
+        }
+        Ok(())
+    }
+
     /// Writes the paths for the index, if they are not the saved ones.
     pub(super) fn save(&mut self, batch: &mut FactBatch) {
         if std::mem::take(&mut self.moved) {
@@ -120,88 +153,30 @@ fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
 }
 
 impl Ledger {
-    /// Reports whether what happens at a path stays on this node. Without a remote all of it does, and nothing
-    /// has to be told apart.
-    pub(super) fn stays_here(&self, path: &TreePath) -> bool {
-        let kind = || self.0.profiles.classify(path).kind;
-        self.0.remote.is_some() && (is_edition(path) || kind().stays_here())
-    }
-
-    /// Reports whether a path is a member of a unit.
-    pub(super) fn is_member(&self, path: &TreePath) -> bool {
-        matches!(self.0.profiles.classify(path).kind, FileKind::Unit(_))
-    }
-
-    /// Splits the changes of a record into those that are sent and those that stay here.
-    pub(super) fn split(&self, stays: &Stays, changes: Vec<Change>) -> Split {
-        let mut split = Split::default();
-        for (number, change) in changes.into_iter().enumerate() {
-            if stays.has(number) {
-                split.apart.push(change);
-            } else if self.stays_here(&change.path) {
-                split.own.push(change);
-            } else {
-                split.changes.push(change);
-            }
-        }
-        split
-    }
-
-    /// Refuses what would make the data of this node alone grow beyond its bounds.
-    pub(super) fn check_own(&self, order: &Order, changes: &[Change], stays: &Stays) -> Result<()> {
-        // What they add, and what they take away: a rename is both.
-        let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
-        for (number, change) in changes.iter().enumerate() {
-            let counts = stays.has(number) && !stays.note.private;
-            if !counts && !self.stays_here(&change.path) {
-                continue;
-            }
-            let before = order.own.paths.get(&change.path);
-            let held = before.copied().flatten().map_or(0, |(_, size)| size);
-            match &change.op {
-                Op::Put(entry) => {
-                    bytes += entry.content().map_or(0, |(_, size)| size);
-                    fewer_bytes += held;
-                    paths += usize::from(before.is_none());
-                }
-                Op::Remove => {
-                    fewer_bytes += held;
-                    fewer_paths += usize::from(before.is_some());
-                }
-                Op::Attrs { .. } => {}
-            }
-        }
-        let limit = self.0.blobs.usage().limit / OWN_PART;
-        let has_paths = order.own.paths.len() + paths;
-        let full = (paths > fewer_paths && has_paths > OWN_PATHS_MAX + fewer_paths)
-            || (bytes > fewer_bytes && order.own.bytes + bytes > limit + fewer_bytes);
-        if full {
-            let op = format!(
-                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
-            );
-            return Err(Error::new(Kind::NoSpace, op));
-        }
-        Ok(())
-    }
-
     /// Brings a change that stays here into the namespace.
-    pub(super) fn apply_own(&self, order: &mut Order, fold: &mut Fold, change: &Change, now: Time) {
+    pub(super) fn apply_own(
+        &self,
+        order: &mut Ordered,
+        fold: &mut Fold,
+        change: &Change,
+        now: Time,
+    ) {
         fold.apply(change, now);
         let last = fold.register(&change.path);
         if change.op == Op::Remove && last.is_some_and(|last| last.stamp == change.stamp) {
             // No other node can have an older version that would come back.
             fold.reset(&change.path, None);
         }
-        order.dirty.paths.insert(change.path.clone());
+        order.saved.path_moved(&change.path);
         self.note_own(order, fold, &change.path);
     }
 
     /// Notes what a path of this node alone has now, and lets go of what it had.
-    pub(super) fn note_own(&self, order: &mut Order, fold: &Fold, path: &TreePath) {
+    pub(super) fn note_own(&self, order: &mut Ordered, fold: &Fold, path: &TreePath) {
         let entry = fold.register(path).and_then(|register| register.entry);
         let has = entry.map(|entry| entry.content().filter(|(_, size)| *size > 0));
         if let Some((digest, _)) = has.flatten() {
-            self.0.blobs.mark_unsaved(&digest);
+            self.0.disk.blobs.mark_unsaved(&digest);
         }
         self.set_own(order, fold, path, has);
     }
@@ -209,14 +184,16 @@ impl Ledger {
     /// Notes that a path has a content of this node alone, or none; lets go of what it had.
     pub(super) fn set_own(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &Fold,
         path: &TreePath,
         has: Option<SizedContent>,
     ) {
         let Some(left) = order.own.set(path, has) else { return };
-        if !self.0.unsent.has(&left) && (!fold.uses(&left) || fold.stored_ms(&left).is_some()) {
-            self.0.blobs.mark_saved(&left);
+        if !self.0.reliance.is_unsent(&left)
+            && (!fold.uses(&left) || fold.stored_ms(&left).is_some())
+        {
+            self.0.disk.blobs.mark_saved(&left);
         }
     }
 
@@ -226,7 +203,7 @@ impl Ledger {
         let fold = self.0.fold.read();
         for path in saved.map(|bytes| decode(bytes)).unwrap_or_default() {
             // The profiles may say something else now: then it is a path as any other.
-            if self.stays_here(&path) && fold.register(&path).is_some() {
+            if self.0.rules.stays_here(&path) && fold.register(&path).is_some() {
                 self.note_own(&mut order, &fold, &path);
             }
         }

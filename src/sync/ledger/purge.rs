@@ -4,8 +4,8 @@
 //! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
 //! by itself. Must never forget what waits in the journal.
 
-use super::apart::ApartReason;
-use super::{Ledger, Moved, Order};
+use super::stay_rules::StayRules;
+use super::{Ledger, Moved, Ordered};
 use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
@@ -41,8 +41,8 @@ impl Ledger {
                 PurgeMark::Locations(_) => None,
             };
         }
-        let listed_ms = self.0.order.lock().times.listed_ms;
-        if self.now_ms() > listed_ms.saturating_add(self.kept_age().trust_ms()) {
+        let listed_ms = self.listed_ms();
+        if self.now_ms() > listed_ms.saturating_add(self.0.reliance.kept_age().trust_ms()) {
             // Others may have stored again what looks old here.
             return None;
         }
@@ -72,33 +72,33 @@ impl Ledger {
             due.retain(|path| {
                 let order = &mut *order;
                 // It may have been written since, or waits in the journal.
-                let private = order.apart.why(path) == Some(ApartReason::Private);
+                let private = order.outbox.is_private(path);
                 let again = fold.register(path).is_some_and(|register| {
                     (private && self.is_lost(&fold, &register))
                         || self
                             .back_then(&fold, |living| self.is_purgeable(living, path, &register))
                 });
-                let goes = again && !order.queue.has(path);
-                if goes && order.apart.has(path) {
+                let goes = again && !order.outbox.is_queued(path);
+                if goes && order.outbox.is_apart(path) {
                     let now = Time::from_wall(self.0.clock.wall());
-                    for path in self.with_unit(order, path) {
+                    for path in order.outbox.with_unit(&self.0.rules, path) {
                         self.give_up(order, &mut fold, &path, now);
                         shown.push(path);
                     }
                 } else if goes {
                     fold.forget(path);
-                    order.dirty.paths.insert(path.clone());
+                    order.saved.path_moved(path);
                     self.note_own(order, &fold, path);
                 }
                 goes
             });
             if !shown.is_empty() {
-                count = Some(self.count_applied());
+                count = Some(self.0.listeners.count());
             }
             drop((fold, order));
             // What others have is shown again.
             if let Some(count) = count {
-                self.tell(Moved { count, paths: Some(&shown) });
+                self.0.listeners.tell(Moved { count, paths: Some(&shown) });
             }
             tracing::debug!(entries = due.len(), "forgotten, long past their age");
         }
@@ -106,7 +106,7 @@ impl Ledger {
             return PurgeMark::Registers(path);
         }
         let now_ms = self.now_ms();
-        let is_over = |stamp_ms| self.kept_age().is_tombstone_over(stamp_ms, now_ms);
+        let is_over = |stamp_ms| self.0.reliance.kept_age().is_tombstone_over(stamp_ms, now_ms);
         self.0.fold.write().forget_early(is_over);
         PurgeMark::Locations(0)
     }
@@ -116,7 +116,7 @@ impl Ledger {
         let Some(upto) = upto else { return Vec::new() };
         let order = self.0.order.lock();
         let fold = self.0.fold.read();
-        let private = order.apart.private_between(from, upto);
+        let private = order.outbox.private_between(from, upto);
         let is_lost = |path: &&TreePath| {
             fold.register(path).is_some_and(|register| self.is_lost(&fold, &register))
         };
@@ -131,12 +131,12 @@ impl Ledger {
             let mut mark = None;
             for (path, register) in fold.registers_after(from).take(STEP) {
                 if register.entry.is_none()
-                    && let FileKind::Unit(part) = self.0.profiles.classify(&path).kind
+                    && let FileKind::Unit(part) = self.0.rules.classify(&path).kind
                 {
                     let of = (part.key.rule, part.key.prefix.to_vec());
                     let known = mark.take().filter(|(known, _)| *known == of);
                     let (of, latest) =
-                        known.unwrap_or_else(|| (of, self.entry_stamp(fold, &part.key)));
+                        known.unwrap_or_else(|| (of, entry_stamp(&self.0.rules, fold, &part.key)));
                     mark = Some((of, latest));
                     if latest.is_none_or(|latest| register.stamp <= latest) {
                         due.push((path.clone(), register.stamp));
@@ -152,31 +152,17 @@ impl Ledger {
                 let same = |known: &Register| known.entry.is_none() && known.stamp == *stamp;
                 if fold.register(path).is_some_and(|known| same(&known)) {
                     fold.forget(path);
-                    order.dirty.paths.insert(path.clone());
+                    order.saved.path_moved(path);
                 }
             }
         }
         last.map(PurgeMark::Registers)
     }
 
-    /// Returns the stamp of the latest entry point of a unit.
-    fn entry_stamp(&self, fold: &Fold, key: &UnitKey<'_>) -> Option<Stamp> {
-        let prefix = TreePath::from_bytes(key.prefix).ok()?;
-        let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
-        let entry = |(path, register): (TreePath, Register)| {
-            let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
-            let kind = entry.map(|_| self.0.profiles.classify(&path).kind)?;
-            let is_entry =
-                matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
-            is_entry.then_some(register.stamp)
-        };
-        fold.registers_after(&prefix).take_while(here).filter_map(entry).max()
-    }
-
     /// Looks at the namespace as it was when everything that was expired then was shown last by the node
     /// whose clock is slowest, and could be stored again.
     fn back_then<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
-        let age = self.kept_age();
+        let age = self.0.reliance.kept_age();
         self.living(fold, |living| {
             let now_ms = self.now_ms().saturating_sub(age.grace_ms());
             look(&Living { age, now_ms, ..*living })
@@ -193,7 +179,7 @@ impl Ledger {
     /// Reports whether the bytes of an entry are neither here nor in the store.
     fn is_lost(&self, fold: &Fold, register: &Register) -> bool {
         #[cfg(test)]
-        self.0.asked_lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.0.counts.asked_lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         register.entry.as_ref().is_some_and(|entry| self.hidden_in(fold, entry))
     }
 
@@ -215,28 +201,40 @@ impl Ledger {
             for (digest, location) in unused {
                 if self.is_over(&order, &mut fold, &digest, location.stored_ms) {
                     fold.unlocate(&digest, &location);
-                    order.dirty.locations.insert(digest);
+                    order.saved.location_moved(digest);
                 }
             }
         }
         last.map(PurgeMark::Locations)
     }
 
-    fn is_over(&self, order: &Order, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
+    fn is_over(&self, order: &Ordered, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
         // What others know of a path, or will again, needs it although the path shows something else here.
-        let known =
-            order.queue.uses(digest) || order.apart.uses(digest) || order.touched.uses(digest);
+        let known = order.outbox.uses(digest);
         if known {
             fold.wake(digest);
         }
         if known || fold.uses(digest) {
             return false;
         }
-        let age = self.kept_age();
+        let age = self.0.reliance.kept_age();
         let then_ms = self.now_ms().saturating_sub(age.grace_ms());
         let minute = self.0.clock.mono().as_secs() / 60;
         // One more, because both ends are rounded.
         age.left(stored_ms, then_ms).is_none()
             || fold.idle_minutes(digest, minute) > LOG_GRACE.as_secs() / 60
     }
+}
+
+/// Returns the stamp of the latest entry point of a unit.
+fn entry_stamp(rules: &StayRules, fold: &Fold, key: &UnitKey<'_>) -> Option<Stamp> {
+    let prefix = TreePath::from_bytes(key.prefix).ok()?;
+    let here = |(path, _): &(TreePath, Register)| path.as_bytes().starts_with(key.prefix);
+    let entry = |(path, register): (TreePath, Register)| {
+        let entry = register.entry.as_ref().filter(|entry| !entry.is_directory());
+        let kind = entry.map(|_| rules.classify(&path).kind)?;
+        let is_entry = matches!(kind, FileKind::Unit(part) if part.key == *key && part.is_entry);
+        is_entry.then_some(register.stamp)
+    };
+    fold.registers_after(&prefix).take_while(here).filter_map(entry).max()
 }

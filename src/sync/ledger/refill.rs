@@ -4,16 +4,14 @@
 //! moves meanwhile is saved behind it, as always, and overrules it.
 
 use super::Ledger;
-use super::aside::ASIDE;
-use super::save::{CHAINS, GATHER_FACTS, MISSING};
-use super::times::PathTimes;
+use super::save::GATHER_FACTS;
+use super::saved::Saved;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::Register;
-use crate::remote::{Declared, keys};
-use crate::stamp::Stamp;
+use crate::remote::keys;
 
 impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
@@ -24,18 +22,18 @@ impl Ledger {
     /// Fills the index as if it were lost; calls `between` when the first part is there.
     #[cfg(test)]
     pub(in crate::sync) fn refill_for_test(&self, between: impl FnOnce()) {
-        let mut known = self.0.saving.lock();
-        self.0.index.renew();
-        *known = self.0.index.generation();
+        let mut known = self.0.disk.saving.lock();
+        self.0.disk.index.renew();
+        *known = self.0.disk.index.generation();
         self.refill_with(*known, between).expect("it is filled");
     }
 
     fn refill_with(&self, generation: u64, between: impl FnOnce()) -> Result<()> {
         tracing::info!("the index is filled again");
         // Before all else: an object of the log counts as seen only with all that it has brought.
-        let log = self.log();
+        let log = self.log_again();
         let apart = self.apart_again();
-        let fill = |batch| self.0.index.fill(generation, batch);
+        let fill = |batch| self.0.disk.index.fill(generation, batch);
         fill(apart);
         between();
         let mut digests: Vec<Digest> =
@@ -63,43 +61,39 @@ impl Ledger {
                 after = last;
             }
         }
-        for some in self.0.blobs.seals().chunks(GATHER_FACTS) {
+        for some in self.0.disk.blobs.seals().chunks(GATHER_FACTS) {
             let mut batch = FactBatch::new();
             for (digest, used) in some {
                 batch.seal(digest, *used);
             }
             fill(batch);
         }
-        self.0.index.refilled(generation);
+        self.0.disk.index.refilled(generation);
         Ok(())
     }
 
     fn apart_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
-        self.0.order.lock().apart.save_again(self.0.journal.acked(), &mut batch);
+        self.0.order.lock().outbox.save_again(self.0.disk.journal.acked(), &mut batch);
         batch
     }
 
     /// Takes what is known of the log, and of time, by name.
-    fn log(&self) -> FactBatch {
+    fn log_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
         // By name, as all that is filled.
-        batch.meta(ASIDE, &order.aside.encode());
-        order.saved_aside.clone_from(&order.aside);
-        batch.meta(CHAINS, &order.chains.encode());
-        (order.saved_declared, order.saved_times) = (Declared::Unknown, PathTimes::default());
-        self.save_declared(&mut order.saved_declared, &mut batch);
-        batch.meta(MISSING, &order.missing.encode());
+        order.aside.save_again(&mut batch);
+        Saved::save_chains(&order.log, &mut batch);
+        order.times.save_again();
+        order.times.save_declared(self.0.remote.as_ref(), &mut batch);
+        order.saved.save_missing(&order.log, &mut batch);
         order.own.save_again();
         order.own.save(&mut batch);
-        order.saved_missing.clone_from(&order.missing);
-        self.save_times(order.times, &mut order.saved_times, &mut batch);
-        let mut seen: Vec<Stamp> = order.seen.iter().copied().collect();
-        seen.sort_unstable();
-        for stamp in &seen {
-            batch.seen(&keys::commit_name(stamp));
+        order.times.save(self.0.remote.as_ref(), &mut batch);
+        for stamp in order.log.sorted() {
+            batch.seen(&keys::commit_name(&stamp));
         }
         batch
     }
@@ -116,13 +110,9 @@ impl Ledger {
             let first: Option<(TreePath, Register)> = first.map(|found| (root.clone(), found));
             let rest = fold.registers_after(after.unwrap_or(&root));
             for (path, register) in first.into_iter().chain(rest).take(GATHER_FACTS) {
-                let apart = order.apart.has(&path);
-                if apart || !order.queue.is_private(&path) {
-                    unsure |= order.queue.has(&path)
-                        || apart
-                        || self.stays_here(&path)
-                        || order.touched.has(&path);
-                    if let Some(register) = order.apart.filled(&path, register) {
+                if !order.outbox.is_unheard(&path) {
+                    unsure |= order.outbox.is_ahead(&path) || self.0.rules.stays_here(&path);
+                    if let Some(register) = order.outbox.filled(&path, register) {
                         batch.register(&path, &register);
                     }
                 }
@@ -130,7 +120,7 @@ impl Ledger {
             }
         }
         if unsure {
-            self.0.journal.sync()?;
+            self.0.disk.journal.sync()?;
         }
         Ok((batch, last))
     }

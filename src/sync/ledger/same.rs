@@ -4,8 +4,7 @@
 //! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
 //! bytes back: that is a change, although it looks the same.
 
-use super::apart::ApartReason;
-use super::{Ledger, Order};
+use super::{Ledger, Ordered};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Fold, Op, Register};
 use crate::stamp::Stamp;
@@ -17,7 +16,7 @@ impl Ledger {
     /// path that the record touches twice need not be looked at.
     pub(super) fn standing(
         &self,
-        order: &Order,
+        order: &Ordered,
         fold: &Fold,
         ops: &[(TreePath, Op)],
     ) -> Option<Vec<Stamp>> {
@@ -25,22 +24,18 @@ impl Ledger {
         let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
         for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
             // Its writer has marked the blob as one that must be kept for the store.
-            let kept = self.0.unsent.has(&digest) || order.own.holds(&digest);
+            let kept = self.0.reliance.is_unsent(&digest) || order.own.holds(&digest);
             if fold.stored_ms(&digest).is_some() && !kept {
-                self.0.blobs.mark_saved(&digest);
+                self.0.disk.blobs.mark_saved(&digest);
             }
         }
         Some(stamps)
     }
 
-    fn stands(&self, order: &Order, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
+    fn stands(&self, order: &Ordered, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
         match op {
             // Others do not have what an earlier, private mount has left here.
-            Op::Put(_)
-                if !self.0.private && order.apart.why(path) == Some(ApartReason::Private) =>
-            {
-                None
-            }
+            Op::Put(_) if !self.0.rules.is_private() && order.outbox.is_private(path) => None,
             // Over a tombstone it is a change: it also removes what is older and has not arrived yet.
             Op::Remove => (!fold.knows(path) && !fold.is_directory(path)).then(Stamp::default),
             Op::Attrs { of, attrs } => {
@@ -62,10 +57,10 @@ impl Ledger {
         self.shown(fold, path, &entry, Some(register.changed_ms()))?;
         let digest = entry.content().map(|(digest, _)| digest);
         let old = match digest.filter(|digest| !digest.is_empty_content()) {
-            None => self.is_half_over(register.changed_ms()),
-            Some(digest) if self.0.unsent.has(&digest) => false,
+            None => self.0.reliance.is_half_over(register.changed_ms()),
+            Some(digest) if self.0.reliance.is_unsent(&digest) => false,
             Some(digest) => match fold.stored_ms(&digest) {
-                Some(stored_ms) => self.is_unsure(&digest, stored_ms),
+                Some(stored_ms) => self.0.reliance.is_unsure(&digest, stored_ms),
                 // The store has lost it; the next node that writes it brings it back.
                 None => self.0.remote.is_some(),
             },

@@ -4,36 +4,15 @@
 //! without the remote shows everything that a start before it showed. A path with changes in the queue
 //! that others need not ever hear of is not saved: the journal has it.
 
-use std::collections::BTreeSet;
-
 use super::Ledger;
-use super::aside::ASIDE;
-use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{FactBatch, Flushed, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
-use crate::remote::keys;
-use crate::stamp::Stamp;
 use crate::task;
 
-/// The name in the index under which the chains lie.
-pub(super) const CHAINS: &str = "chains";
-/// The name in the index under which the missing commits lie.
-pub(super) const MISSING: &str = "missing";
 /// Facts that are taken under the lock at once, roughly.
 pub(super) const GATHER_FACTS: usize = 5000;
-
-/// What moved since the last save.
-#[derive(Debug, Default)]
-pub(super) struct Dirty {
-    pub(super) paths: BTreeSet<TreePath>,
-    pub(super) locations: BTreeSet<Digest>,
-    pub(super) seen: Vec<Stamp>,
-    pub(super) unseen: Vec<Stamp>,
-    /// Everything up to this record is remote.
-    pub(super) ack: Option<Seq>,
-}
 
 /// A part of what moved.
 struct Gathered {
@@ -55,8 +34,8 @@ impl Ledger {
     ///
     /// An error of the disk; nothing that is not saved leaves the journal.
     pub fn save(&self) -> Result<()> {
-        let mut known = self.0.saving.lock();
-        let generation = self.0.index.generation();
+        let mut known = self.0.disk.saving.lock();
+        let generation = self.0.disk.index.generation();
         if generation != *known {
             self.refill(generation)?;
             *known = generation;
@@ -64,22 +43,21 @@ impl Ledger {
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
             if unsure {
-                self.0.journal.sync()?;
+                self.0.disk.journal.sync()?;
             }
             if last {
-                let news = self.0.blobs.news();
+                let news = self.0.disk.blobs.news();
                 news.sealed.iter().for_each(|(digest, used)| batch.seal(digest, *used));
                 news.gone.iter().for_each(|digest| batch.forget_seal(digest));
             }
-            self.0.index.save(batch);
-            let flushed = (learned || ack.is_some()).then(|| self.0.index.flush());
+            self.0.disk.index.save(batch);
+            let flushed = (learned || ack.is_some()).then(|| self.0.disk.index.flush());
             if let Some(upto) = ack {
                 if self.may_let_go(flushed, generation) {
-                    self.0.journal.ack(upto)?;
+                    self.0.disk.journal.ack(upto)?;
                 } else {
                     // With the next save, which fills the index anew if it has lost something.
-                    let mut order = self.0.order.lock();
-                    order.dirty.ack = order.dirty.ack.max(Some(upto));
+                    self.0.order.lock().saved.remote_upto(upto);
                 }
             }
             if last {
@@ -97,7 +75,7 @@ impl Ledger {
             Some(Flushed::Unsure) | None => false,
             Some(Flushed::Off) => {
                 let order = self.0.order.lock();
-                order.own.is_empty() && order.apart.is_empty()
+                order.own.is_empty() && order.outbox.keeps_nothing()
             }
         }
     }
@@ -105,7 +83,7 @@ impl Ledger {
     /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes longer.
     pub fn save_index(&self) {
         if let Err(error) = self.save()
-            && let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock)
+            && let Some(unsaid) = self.0.warned.save.tell(&self.0.clock)
         {
             tracing::warn!(error = %error.chain(), unsaid, "the state could not be saved");
         }
@@ -124,55 +102,37 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let mut unsure = order.save_apart(&fold, self.0.journal.acked(), &mut batch);
+        let mut unsure = order.outbox.save(&fold, self.0.disk.journal.acked(), &mut batch);
         while batch.len() < GATHER_FACTS
-            && let Some(path) = order.dirty.paths.pop_first()
+            && let Some(path) = order.saved.next_path()
         {
-            let apart = order.apart.has(&path);
-            if self.0.remote.is_none() || (order.queue.is_private(&path) && !apart) {
+            if self.0.remote.is_none() || order.outbox.is_unheard(&path) {
                 continue;
             }
             // What is not sent stands on the journal as long as the index does not have it.
-            let stays = apart || self.stays_here(&path);
-            unsure |= order.queue.has(&path) || stays || order.touched.has(&path);
+            unsure |= order.outbox.is_ahead(&path) || self.0.rules.stays_here(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
                 None => batch.forget_register(&path),
             }
         }
         while batch.len() < GATHER_FACTS
-            && let Some(digest) = order.dirty.locations.pop_first()
+            && let Some(digest) = order.saved.next_location()
         {
             match fold.location(&digest) {
                 Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
         }
-        if !order.dirty.paths.is_empty() || !order.dirty.locations.is_empty() {
+        if order.saved.has_more() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };
         }
-        let Dirty { seen, unseen, ack, .. } = std::mem::take(&mut order.dirty);
-        if !seen.is_empty() {
-            batch.meta(CHAINS, &order.chains.encode());
-        }
-        if order.missing != order.saved_missing {
-            batch.meta(MISSING, &order.missing.encode());
-            order.saved_missing.clone_from(&order.missing);
-        }
-        if !order.aside.holds_as(&order.saved_aside) {
-            batch.meta(ASIDE, &order.aside.encode());
-            order.saved_aside.clone_from(&order.aside);
-        }
+        order.aside.save(&mut batch);
         order.own.save(&mut batch);
-        self.save_declared(&mut order.saved_declared, &mut batch);
-        self.save_times(order.times, &mut order.saved_times, &mut batch);
-        for stamp in &seen {
-            batch.seen(&keys::commit_name(stamp));
-        }
-        for stamp in &unseen {
-            batch.forget_seen(&keys::commit_name(stamp));
-        }
-        Gathered { batch, ack, unsure, learned: !seen.is_empty(), last: true }
+        order.times.save_declared(self.0.remote.as_ref(), &mut batch);
+        order.times.save(self.0.remote.as_ref(), &mut batch);
+        let (learned, ack) = order.saved.finish(&order.log, &mut batch);
+        Gathered { batch, ack, unsure, learned, last: true }
     }
 
     /// Shortens the journal of a node whose journal is all there is.
@@ -181,16 +141,16 @@ impl Ledger {
             return Ok(());
         }
         let live = self.read(Fold::len) as u64;
-        if !self.0.journal.wants_compaction(live) {
+        if !self.0.disk.journal.wants_compaction(live) {
             return Ok(());
         }
         tracing::debug!(live, "the journal is compacted");
-        self.0.journal.compact(|| {
+        self.0.disk.journal.compact(|| {
             let order = self.0.order.lock();
             self.read(|fold| {
                 let all = fold.registers().flat_map(|(path, register)| {
                     // A later mount with a remote must not send them.
-                    let private = order.apart.is_private(&path, register.stamp);
+                    let private = order.outbox.is_private_version(&path, register.stamp);
                     changes_of(&path, &register).into_iter().map(move |change| (change, private))
                 });
                 all.collect::<Vec<_>>()

@@ -6,9 +6,8 @@
 //! program for a second, and double the memory.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
-use super::{Ledger, Order};
+use super::{Ledger, Ordered};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::name::TreePath;
@@ -21,9 +20,6 @@ use crate::sync::missing::Missing;
 const SLICE: usize = 2000;
 /// Locations that are looked at under the lock at once.
 const SLICE_LOCATIONS: usize = 8000;
-
-/// A commit that is older when it is folded tells nothing of how busy the log is now.
-const FRESH_MS: u64 = 60_000;
 
 /// Registers with the places of their contents.
 pub(in crate::sync) type Slice = Vec<(TreePath, Register, Option<Location>)>;
@@ -38,7 +34,7 @@ pub(super) struct Before {
     registers: BTreeMap<TreePath, Option<Register>>,
 }
 
-impl Order {
+impl Ordered {
     /// Keeps what is remote of a path for the snapshot under way. To be called before that moves.
     pub(super) fn keep(&mut self, path: &TreePath, fold: &Fold) {
         let Some(before) = &self.before else { return };
@@ -47,26 +43,9 @@ impl Order {
         {
             return;
         }
-        let register = self.committed(path, || fold.register(path));
+        let register = self.outbox.known_to_others(path, || fold.register(path));
         if let Some(before) = &mut self.before {
             before.registers.insert(path.clone(), register);
-        }
-    }
-
-    /// Returns what is remote of a path that shows `shown`.
-    fn committed(
-        &self,
-        path: &TreePath,
-        shown: impl FnOnce() -> Option<Register>,
-    ) -> Option<Register> {
-        if self.queue.has(path) {
-            self.queue.committed(path)
-        } else if self.apart.has(path) {
-            self.apart.known(path)
-        } else if self.touched.has(path) {
-            self.touched.known(path)
-        } else {
-            shown()
         }
     }
 }
@@ -87,18 +66,16 @@ impl Ledger {
     /// Begins a snapshot, in which nothing may be missing but what is `known` to be. `None` while there is one,
     /// and as long as it cannot be told what is remote: an earlier run has left records that are not.
     pub(in crate::sync) fn snapshot(&self, known: &Missing) -> Option<Snapshot> {
-        if *self.0.remote_upto.borrow() < self.0.replayed {
+        if !self.0.signs.is_replayed() {
             return None;
         }
         let stamp = self.name_stamp();
         let mut order = self.0.order.lock();
-        if order.before.is_some() || !order.missing.is_within(known) {
+        if order.before.is_some() || !order.log.missing().is_within(known) {
             return None;
         }
         order.before = Some(Before { name: stamp, upto: None, registers: BTreeMap::new() });
-        let mut commits: Vec<Stamp> = order.seen.iter().copied().collect();
-        commits.sort_unstable();
-        let chains = order.chains.all();
+        let (commits, chains) = (order.log.sorted(), order.log.chains().all());
         let fold = self.0.fold.read();
         let early = fold.early_attrs().map(|(path, of, stamp, attrs)| CheckpointEarly {
             path: path.clone(),
@@ -112,33 +89,17 @@ impl Ledger {
 
     /// Counts, for each of these times, the commits that were made after it, and says when the first was made.
     pub(in crate::sync) fn since<const N: usize>(&self, times_ms: [u64; N]) -> [(u64, u64); N] {
-        let order = self.0.order.lock();
-        let mut counted = [(0, u64::MAX); N];
-        for stamp in &order.seen {
-            for (after_ms, (count, first_ms)) in times_ms.iter().zip(&mut counted) {
-                if stamp.ms > *after_ms {
-                    (*count, *first_ms) = (*count + 1, stamp.ms.min(*first_ms));
-                }
-            }
-        }
-        counted
+        self.log(|log| log.since(times_ms))
     }
 
     /// Counts the commits that were folded soon after they were made, of this node and all others.
     pub(in crate::sync) fn busyness(&self) -> u64 {
-        self.0.fresh.load(Ordering::Relaxed)
-    }
-
-    /// Notes that a commit was folded.
-    pub(super) fn note_folded(&self, commit: Stamp) {
-        self.0.folded.fetch_add(1, Ordering::Relaxed);
-        let fresh = commit.ms.saturating_add(FRESH_MS) > self.now_ms();
-        self.0.fresh.fetch_add(u64::from(fresh), Ordering::Relaxed);
+        self.0.counts.fresh()
     }
 
     /// Counts the commits that were ever folded; a caller that sees it unmoved need not look.
     pub(in crate::sync) fn folded(&self) -> u64 {
-        self.0.folded.load(Ordering::Relaxed)
+        self.0.counts.folded()
     }
 }
 
@@ -159,11 +120,12 @@ impl Snapshot {
         let last = last.clone();
         let mut out = Vec::with_capacity(slice.len());
         for (path, shown) in slice {
-            if self.ledger.stays_here(&path) {
+            if self.ledger.0.rules.stays_here(&path) {
                 continue;
             }
             let kept = order.before.as_mut().and_then(|before| before.registers.remove(&path));
-            let register = kept.unwrap_or_else(|| order.committed(&path, || Some(shown)));
+            let register =
+                kept.unwrap_or_else(|| order.outbox.known_to_others(&path, || Some(shown)));
             let Some(register) = register else { continue };
             let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
             // What only this node could not read is where the log says, for a node that starts from this.
@@ -188,7 +150,7 @@ impl Snapshot {
         Some(unused.map(|(_, digest, location)| (digest, location)).collect())
     }
 
-    fn before<'a>(&self, order: &'a mut Order) -> Result<&'a mut Before> {
+    fn before<'a>(&self, order: &'a mut Ordered) -> Result<&'a mut Before> {
         let own = order.before.as_mut().filter(|before| before.name == self.stamp);
         own.ok_or_else(|| Error::new(Kind::Closed, "the namespace was replaced meanwhile"))
     }

@@ -1,13 +1,26 @@
-//! Contents in use with their places in the store, for callers that go through all of them.
+//! Contents in use with their places in the store, for callers that go through all of them. What files use of the contents that
+//! lie in commits keeps these commits in the store.
 //!
-//! Must never hold the lock of the namespace for long.
+//! Owns finding them. Must never hold the lock of the namespace for long.
 
 use super::Ledger;
 use crate::digest::Digest;
-use crate::namespace::Location;
+use crate::namespace::{Location, Site};
+use crate::remote::keys;
+use crate::stamp::Stamp;
 
 /// Locations that are looked at under the lock at once.
 const SLICE: usize = 8000;
+
+/// A content that files use, and the commit that it lies in.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::sync) struct Inline {
+    pub(in crate::sync) digest: Digest,
+    pub(in crate::sync) size: u64,
+    pub(in crate::sync) commit: Stamp,
+    /// When it was stored, in the store's time.
+    pub(in crate::sync) stored_ms: u64,
+}
 
 impl Ledger {
     /// Returns the next contents in use that the store has, behind a mark that is 0 at first; with the mark to go on from,
@@ -25,5 +38,21 @@ impl Ledger {
             }
         }
         (found, (seen == SLICE).then_some(last))
+    }
+
+    /// As [`Ledger::stored_in_use`], of those that lie in commits.
+    pub(in crate::sync) fn inline_in_use(&self, mark: u32) -> (Vec<Inline>, Option<u32>) {
+        let (found, next) = self.stored_in_use(mark);
+        let inline = found.into_iter().filter_map(|(digest, location)| {
+            let Site::Inline { commit } = &location.site else { return None };
+            let commit = keys::commit_stamp(commit)?;
+            Some(Inline { digest, size: location.size, commit, stored_ms: location.stored_ms })
+        });
+        (inline.collect(), next)
+    }
+
+    /// Reports whether a content lies in a commit.
+    pub(in crate::sync) fn lies_inline(&self, digest: &Digest) -> bool {
+        self.location(digest).is_some_and(|at| matches!(at.site, Site::Inline { .. }))
     }
 }

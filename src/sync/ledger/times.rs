@@ -9,16 +9,16 @@ use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use crate::error::Result;
-use crate::local::{FactBatch, LoadedIndex};
+use crate::local::{FactBatch, LoadedIndex, Seq};
 use crate::namespace::Age;
 use crate::remote::{Declared, KnownStore, Remote, StoreId};
 use crate::stamp::Stamp;
 use crate::task;
 
 /// The name in the index under which the times lie.
-pub(super) const TIMES: &str = "times";
+const TIMES: &str = "times";
 /// The name in the index under which lies what the store declares of its expiry.
-pub(super) const DECLARED: &str = "declared";
+const DECLARED: &str = "declared";
 /// The clocks' difference is saved again when it moved by this.
 const AHEAD_MOVED_MS: u64 = 1000;
 /// The last list is saved again after this, or a twentieth of the age.
@@ -26,26 +26,22 @@ const LISTED_MOVED_MS: u64 = 60_000;
 
 /// What is kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct PathTimes {
+struct StartTimes {
     /// How far the store's clock is ahead of this node's.
-    pub(super) ahead_ms: i64,
+    ahead_ms: i64,
     /// When the last list of the log began that was folded completely, by the store's clock; 0 is never.
-    pub(super) listed_ms: u64,
+    listed_ms: u64,
     /// The last record that has to be sent under a new stamp, because one before it was late.
-    pub(super) late_upto: u64,
+    late_upto: u64,
     /// Which store this namespace is of; 0 is not known.
-    pub(super) store: u64,
+    store: u64,
 }
 
-impl PathTimes {
-    /// Reads what was saved; nothing is known if it is anything else.
-    pub(super) fn decode(bytes: &[u8]) -> Self {
-        postcard::from_bytes(bytes).unwrap_or_default()
-    }
-
-    /// Reports whether the log can lack what happened since it was listed last.
-    pub(super) fn may_lack(&self, age: Age, now_ms: u64) -> bool {
-        self.listed_ms > 0 && age.may_lack(self.listed_ms, now_ms)
+impl StartTimes {
+    /// Reads what the index has of them; nothing is known if that is anything else.
+    fn restore(loaded: &LoadedIndex) -> Option<Self> {
+        let times = loaded.meta.get(TIMES)?;
+        Some(postcard::from_bytes(times).unwrap_or_default())
     }
 
     /// Reports whether this is worth saving over what was saved.
@@ -59,43 +55,109 @@ impl PathTimes {
 
 /// Returns the store that an older version has kept in the index.
 pub fn known_of_index(loaded: &LoadedIndex) -> Option<KnownStore> {
-    loaded.meta.get(TIMES).and_then(|times| KnownStore::of_older(PathTimes::decode(times).store))
+    StartTimes::restore(loaded).and_then(|times| KnownStore::of_older(times.store))
 }
 
-/// Reads what was saved of what the store declares; nothing is known if it is anything else.
-pub(super) fn decode_declared(bytes: &[u8]) -> Declared {
-    postcard::from_bytes(bytes).map_or(Declared::Unknown, Declared::Age)
+/// What the next start has to know of time, with what it would find.
+#[derive(Debug, Default)]
+pub(super) struct KeptTimes {
+    now: StartTimes,
+    saved: StartTimes,
+    /// What is saved of what the store declares of its expiry.
+    declared: Declared,
+}
+
+impl KeptTimes {
+    /// Brings back what was known of time, and tells it to the remote.
+    pub(super) fn restore(loaded: &LoadedIndex, remote: Option<&Remote>) -> Self {
+        let now = StartTimes::restore(loaded).unwrap_or_default();
+        let mut declared = Declared::default();
+        if let Some(remote) = remote {
+            remote.assume_ahead(now.ahead_ms);
+            // Nothing is known if it is anything else.
+            if let Some(bytes) = loaded.meta.get(DECLARED) {
+                declared = postcard::from_bytes(bytes).map_or(Declared::Unknown, Declared::Age);
+            }
+            remote.assume_expiry(declared);
+        }
+        Self { now, saved: now, declared }
+    }
+
+    /// Returns when the log was listed and folded last, in the store's time; 0 is never.
+    pub(super) fn listed_ms(&self) -> u64 {
+        self.now.listed_ms
+    }
+
+    /// Reports whether the log can lack what happened since it was listed last.
+    pub(super) fn may_lack(&self, age: Age, now_ms: u64) -> bool {
+        self.now.listed_ms > 0 && age.may_lack(self.now.listed_ms, now_ms)
+    }
+
+    /// Notes that all records up to one have to be sent under new stamps.
+    pub(super) fn note_late(&mut self, upto: Seq) {
+        self.now.late_upto = self.now.late_upto.max(upto.0);
+    }
+
+    /// Reports whether a record had to be sent under a new stamp.
+    pub(super) fn is_late(&self, seq: Seq) -> bool {
+        seq.0 <= self.now.late_upto
+    }
+
+    /// Has all of it saved again, because the index is filled anew.
+    pub(super) fn save_again(&mut self) {
+        (self.saved, self.declared) = (StartTimes::default(), Declared::Unknown);
+    }
+
+    /// Adds what the store declares to what is saved, if it moved.
+    pub(super) fn save_declared(&mut self, remote: Option<&Remote>, batch: &mut FactBatch) {
+        let known = remote.map(Remote::known_expiry).unwrap_or_default();
+        if let Declared::Age(age) = known
+            && std::mem::replace(&mut self.declared, known) != known
+        {
+            batch.meta(DECLARED, &postcard::to_stdvec(&age).expect("numbers always encode"));
+        }
+    }
+
+    /// Adds the times to what is saved, if they moved.
+    pub(super) fn save(&mut self, remote: Option<&Remote>, batch: &mut FactBatch) {
+        let Some(remote) = remote else { return };
+        let now = StartTimes { ahead_ms: remote.ahead_ms(), ..self.now };
+        if now.moved_from(&self.saved, Age::of(remote.effective_expiry())) {
+            batch.meta(TIMES, &postcard::to_stdvec(&now).expect("numbers always encode"));
+            self.saved = now;
+        }
+    }
 }
 
 impl Ledger {
     /// Notes that the log was listed and folded. The list began at `began` by the monotonic clock, and at
     /// `began_ms` by the store's.
     pub(in crate::sync) fn note_listed(&self, began: Duration, began_ms: u64) {
-        *self.0.listed.lock() = Some(began);
-        self.0.order.lock().times.listed_ms = began_ms;
+        self.0.reliance.note_listed(began);
+        self.0.order.lock().times.now.listed_ms = began_ms;
     }
 
     /// Reports whether changes that this node has not heard of can be gone from the log.
     pub(in crate::sync) fn may_lack(&self) -> bool {
-        let times = self.0.order.lock().times;
-        times.may_lack(self.age(), self.now_ms())
+        let (age, now_ms) = (self.age(), self.now_ms());
+        self.0.order.lock().times.may_lack(age, now_ms)
     }
 
     /// Reports whether a store is another than the one of which this namespace is: this node was told to move.
     pub(in crate::sync) fn is_of_another_store(&self, store: StoreId) -> bool {
-        ![0, store.0].contains(&self.0.order.lock().times.store)
+        ![0, store.0].contains(&self.0.order.lock().times.now.store)
     }
 
     /// Notes of which store this namespace is.
     pub(in crate::sync) fn note_store(&self, store: StoreId) {
-        self.0.order.lock().times.store = store.0;
+        self.0.order.lock().times.now.store = store.0;
     }
 
     /// Returns which store it is, once the cache directory says so, too, unless that cannot be written: what is sent to a
     /// store that the next start does not know would be lost if something else were in its place then.
     pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
         let store = remote.store_id().await?;
-        let news = remote.used().filter(|used| self.0.bound.lock().as_ref() != Some(used));
+        let news = remote.used().filter(|used| self.0.disk.bound.lock().as_ref() != Some(used));
         if let Some(used) = news {
             let ledger = self.clone();
             task::blocking(move || ledger.bind(used)).await;
@@ -106,10 +168,10 @@ impl Ledger {
     /// Notes in the cache directory which store is used. A full disk is no reason to stop sending what fills it: the
     /// note is tried again with the next commit.
     fn bind(&self, used: KnownStore) {
-        match self.0.dir.keep_store(&used.text()) {
-            Ok(()) => *self.0.bound.lock() = Some(used),
+        match self.0.disk.dir.keep_store(&used.text()) {
+            Ok(()) => *self.0.disk.bound.lock() = Some(used),
             Err(error) => {
-                if let Some(unsaid) = self.0.quiet_save.tell(&self.0.clock) {
+                if let Some(unsaid) = self.0.warned.save.tell(&self.0.clock) {
                     let error = error.chain();
                     tracing::warn!(error, unsaid, "the next start will not know the store");
                 }
@@ -117,36 +179,11 @@ impl Ledger {
         }
     }
 
-    /// Returns up to when what this node knew of the log at its start goes.
-    pub(in crate::sync) fn latest_seen_ms(&self) -> u64 {
-        self.0.order.lock().seen.iter().map(|stamp| stamp.ms).max().unwrap_or(0)
-    }
-
     /// Reports whether a log is that of `known`: it holds a commit that was folded into a namespace of that store,
     /// from no later than `upto_ms`.
     pub(in crate::sync) fn recognises(&self, log: &[Stamp], known: StoreId, upto_ms: u64) -> bool {
         let order = self.0.order.lock();
-        let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.seen.contains(stamp);
-        order.times.store == known.0 && log.iter().any(is_ours)
-    }
-
-    /// Adds what the store declares to what is saved, if it moved.
-    pub(super) fn save_declared(&self, saved: &mut Declared, batch: &mut FactBatch) {
-        let known = self.0.remote.as_ref().map(Remote::known_expiry).unwrap_or_default();
-        if let Declared::Age(age) = known
-            && std::mem::replace(saved, known) != known
-        {
-            batch.meta(DECLARED, &postcard::to_stdvec(&age).expect("numbers always encode"));
-        }
-    }
-
-    /// Adds the times to what is saved, if they moved.
-    pub(super) fn save_times(&self, now: PathTimes, saved: &mut PathTimes, batch: &mut FactBatch) {
-        let Some(remote) = &self.0.remote else { return };
-        let now = PathTimes { ahead_ms: remote.ahead_ms(), ..now };
-        if now.moved_from(saved, self.age()) {
-            batch.meta(TIMES, &postcard::to_stdvec(&now).expect("numbers always encode"));
-            *saved = now;
-        }
+        let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.log.has(stamp);
+        order.times.now.store == known.0 && log.iter().any(is_ours)
     }
 }

@@ -4,15 +4,10 @@
 //! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
 //! node or of another comes in between, and no thread waits for the disk behind the caller's lock.
 
-use std::sync::atomic::Ordering;
-
 use parking_lot::MutexGuard;
 
-use super::apart::Stays;
-use super::hold::HoldToken;
-use super::own::Split;
-use super::queue::{Hold, Weight};
-use super::{Ledger, Order, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
+use super::outbox::{Hold, HoldToken, Split, Stays, Weight};
+use super::{Ledger, Ordered, RECORD_CHANGES_MAX, RECORD_META_BYTES_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -23,7 +18,7 @@ use crate::stamp::Stamp;
 #[must_use]
 pub struct Turn<'a> {
     ledger: &'a Ledger,
-    order: MutexGuard<'a, Order>,
+    order: MutexGuard<'a, Ordered>,
 }
 
 /// Changes that are in the journal and not yet in the namespace. They have to be applied.
@@ -61,9 +56,11 @@ impl<'a> Turn<'a> {
             return Err(Error::new(Kind::Invalid, op));
         }
         self.ledger.check_bounds(&self.order, &changes)?;
-        let stays = self.ledger.judge(&self.order, &changes, self.ledger.is_private());
-        self.ledger.check_own(&self.order, &changes, &stays)?;
-        let seq = self.ledger.0.journal.append_with(&changes, &stays.note)?;
+        let inner = &self.ledger.0;
+        let stays = self.order.outbox.judge(&inner.rules, &changes, self.ledger.is_private());
+        let tier_bytes = inner.disk.blobs.usage().limit;
+        self.order.own.check(&inner.rules, tier_bytes, &changes, &stays)?;
+        let seq = self.ledger.0.disk.journal.append_with(&changes, &stays.note)?;
         let stamps = changes.iter().map(|change| change.stamp).collect();
         Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
     }
@@ -75,27 +72,17 @@ impl<'a> Turn<'a> {
     /// that both put goes to the same one. No other two changes have one: where they get new ones, these go by the old.
     fn stamped(&mut self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
-        let stamps = &self.ledger.0.stamps;
+        let stamps = self.ledger.0.identity.stamps();
         let fold = self.ledger.0.fold.read();
         let several = ops.len() > 1;
-        let greatest = &mut self.order.greatest;
-        // A stamp behind what this node did at these paths while its clock was far ahead, and has not sent yet.
-        let mut behind = |last: Option<Stamp>| {
-            let next = stamps.next(now_ms);
-            let last = last.filter(|last| *last > next && last.node == next.node);
-            let stamp = last.map_or(next, |last| {
-                let last = last.max(*greatest);
-                Stamp { counter: last.counter.saturating_add(1), ..last }
-            });
-            *greatest = stamp.max(*greatest);
-            stamp
-        };
+        let given = &mut self.order.given;
+        let mut behind = |last: Option<Stamp>| given.behind(stamps.next(now_ms), last);
         let own = self.ledger.node();
         let last = |path: &TreePath| {
             let last = fold.register(path).map(|register| register.last_stamp());
             last.filter(|last| last.node == own)
         };
-        let is_member = |path: &TreePath| several && self.ledger.is_member(path);
+        let is_member = |path: &TreePath| several && self.ledger.0.rules.is_member(path);
         let members: Vec<bool> = ops.iter().map(|(path, _)| is_member(path)).collect();
         let of_members = ops.iter().zip(&members).filter(|(_, member)| **member);
         let last_of_members = of_members.filter_map(|((path, _), _)| last(path)).max();
@@ -133,7 +120,7 @@ impl Written<'_> {
         let now = Time::from_wall(ledger.0.clock.wall());
         let shared = ledger.0.remote.is_some();
         let private = stays.note.private;
-        let Split { mut changes, own, apart } = ledger.split(&stays, changes);
+        let Split { mut changes, own, apart } = stays.split(&ledger.0.rules, changes);
         {
             let mut fold = ledger.0.fold.write();
             changes.retain(|change| {
@@ -143,14 +130,14 @@ impl Written<'_> {
                     {
                         return false;
                     }
-                    order.track(change, &fold);
+                    order.outbox.track(change, &fold);
                     ledger.note_put(seq, order, &fold, &change.op);
                 }
                 fold.apply(change, now);
                 if shared {
                     ledger.replace_apart(order, &fold, change);
                 } else {
-                    ledger.forget_alone(&mut fold, change);
+                    ledger.0.rules.forget_alone(&mut fold, change);
                 }
                 true
             });
@@ -162,14 +149,12 @@ impl Written<'_> {
                 ledger.apply_apart(order, &mut fold, (seq, change), private, now);
             }
             // Before others can read it.
-            ledger.0.changes.fetch_add(1, Ordering::AcqRel);
+            ledger.0.listeners.count_record();
         }
         if shared {
             // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.
             let hold = self.hold.take().filter(|_| !changes.is_empty());
-            order.queue.push(seq, changes, ledger.0.clock.mono(), hold);
-            ledger.note_totals(order);
-            ledger.0.queued.notify_waiters();
+            ledger.enqueue(order, seq, changes, hold);
         }
         stamps
     }

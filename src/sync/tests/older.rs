@@ -71,8 +71,8 @@ async fn read_the_old_way(world: &World) -> LogView {
         let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
         draft.apply(&commit);
     }
-    for (digest, location) in draft.fold.locations() {
-        if !draft.fold.uses(&digest) {
+    for (digest, location) in draft.fold().locations() {
+        if !draft.fold().uses(&digest) {
             continue;
         }
         let key = match &location.site {
@@ -109,7 +109,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
             }
             let old = read_the_old_way(&world).await;
             assert!(b.pull().await);
-            let registers: Vec<_> = old.fold.registers().collect();
+            let registers: Vec<_> = old.fold().registers().collect();
             assert_eq!(registers, b.registers(), "hour {hour}");
             let keys = world.store.keys().await;
             commits.push(keys.iter().filter(|key| key.starts_with("log/")).count());

@@ -4,43 +4,30 @@
 //! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
 //! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
 
+use super::Outbox;
 use super::apart::ApartReason;
 use super::touch::TOUCHED_MAX;
-use super::{Ledger, Order};
 use crate::error::Result;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::stay_rules::StayRules;
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// A larger file is more than a note of a use, and travels as any other.
 const RIDE_BYTES_MAX: u64 = 4096;
 /// The most that ride with one commit.
 const RIDES_MAX: usize = 1000;
 
-impl Ledger {
-    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
-    pub(super) fn take_ride(
-        &self,
-        order: &mut Order,
-        fold: &mut Fold,
-        (seq, change): (Seq, &Change),
-        now: Time,
-    ) -> bool {
-        let waits = self.is_ride(order, fold, change);
-        if waits {
-            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
-        }
-        waits
-    }
-
+impl Outbox {
     /// Reports whether a change only says that a file was used which others have.
-    fn is_ride(&self, order: &Order, fold: &Fold, change: &Change) -> bool {
+    fn is_ride(&self, rules: &StayRules, fold: &Fold, change: &Change) -> bool {
         let path = &change.path;
-        if self.0.profiles.classify(path).touch != Some(Touch::Content) {
+        if rules.classify(path).touch != Some(Touch::Content) {
             return false;
         }
-        let waits = match order.apart.why(path) {
+        let waits = match self.apart.why(path) {
             Some(ApartReason::Used) => true,
             Some(ApartReason::Incomplete(_) | ApartReason::Private) => return false,
             None => false,
@@ -62,11 +49,28 @@ impl Ledger {
                     && is_note(&shown)
                     && entry.link.is_none()
                     && same_but_times(&entry.attrs)
-                    && (waits || order.apart.rides() < TOUCHED_MAX)
+                    && (waits || self.apart.rides() < TOUCHED_MAX)
             }
             Op::Attrs { of, attrs } => waits && *of == shown_stamp && same_but_times(attrs),
             Op::Remove => false,
         }
+    }
+}
+
+impl Ledger {
+    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
+    pub(in crate::sync::ledger) fn take_ride(
+        &self,
+        order: &mut Ordered,
+        fold: &mut Fold,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) -> bool {
+        let waits = order.outbox.is_ride(&self.0.rules, fold, change);
+        if waits {
+            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
+        }
+        waits
     }
 
     /// Puts what waits on its way to the remote. Blocks on the local disk. What an error leaves is sent the next time.
@@ -85,35 +89,34 @@ impl Ledger {
         let mut order = self.0.order.lock();
         let order = &mut *order;
         let fold = self.0.fold.read();
-        let paths: Vec<TreePath> = order.apart.waiting(after).take(RIDES_MAX).cloned().collect();
+        let paths: Vec<TreePath> =
+            order.outbox.apart.waiting(after).take(RIDES_MAX).cloned().collect();
         let changes: Vec<Change> = paths.iter().flat_map(|path| changes_of(&fold, path)).collect();
         if changes.is_empty() {
             return Ok(None);
         }
         drop(fold);
         self.check_bounds(order, &changes)?;
-        let seq = self.0.journal.append(&changes)?;
+        let seq = self.0.disk.journal.append(&changes)?;
         let fold = self.0.fold.read();
         for change in &changes {
-            order.track(change, &fold);
+            order.outbox.track(change, &fold);
             self.note_put(seq, order, &fold, &change.op);
         }
         for change in &changes {
             self.replace_apart(order, &fold, change);
         }
         drop(fold);
-        order.queue.push(seq, changes, self.0.clock.mono(), None);
-        self.note_totals(order);
-        self.0.queued.notify_waiters();
+        self.enqueue(order, seq, changes, None);
         Ok(paths.into_iter().last())
     }
 
     /// Adds to a batch that is sent anyway what may ride with it.
-    pub(super) fn board(&self, order: &Order, fold: &Fold, batch: &mut Batch) {
+    pub(super) fn board(&self, order: &Ordered, fold: &Fold, batch: &mut Batch) {
         if batch.changes.is_empty() {
             return;
         }
-        let waiting = order.apart.waiting(None).filter(|path| !order.queue.has(path));
+        let waiting = order.outbox.apart.waiting(None).filter(|path| !order.outbox.queue.has(path));
         for path in waiting.take(RIDES_MAX) {
             let changes = changes_of(fold, path);
             for change in &changes {
@@ -126,24 +129,24 @@ impl Ledger {
     }
 
     /// Notes that others know what rode with a batch.
-    pub(super) fn landed(&self, order: &mut Order, batch: &Batch) {
+    pub(super) fn rides_landed(&self, order: &mut Ordered, batch: &Batch) {
         if batch.rides.is_empty() {
             return;
         }
         let mut fold = self.0.fold.write();
         for change in batch.changes.iter().filter(|change| batch.rides.contains(&change.path)) {
-            order.apart.hear(change);
+            order.outbox.apart.hear(change);
         }
         for path in &batch.rides {
-            if order.apart.why(path) == Some(ApartReason::Used) {
+            if order.outbox.apart.why(path) == Some(ApartReason::Used) {
                 self.compare_ride(order, &mut fold, path);
             }
         }
     }
 
     /// Ends the wait of a path of which others know what is shown, or something later.
-    pub(super) fn compare_ride(&self, order: &mut Order, fold: &mut Fold, path: &TreePath) {
-        let (known, shown) = (order.apart.known(path), fold.register(path));
+    pub(super) fn compare_ride(&self, order: &mut Ordered, fold: &mut Fold, path: &TreePath) {
+        let (known, shown) = (order.outbox.apart.known(path), fold.register(path));
         let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
         if known != shown && stamp(&known) <= stamp(&shown) {
             return;
@@ -151,8 +154,8 @@ impl Ledger {
         if known != shown {
             fold.reset(path, known);
         }
-        order.dirty.paths.insert(path.clone());
-        order.apart.leave(path);
+        order.saved.path_moved(path);
+        order.outbox.apart.leave(path);
         self.set_own(order, fold, path, None);
     }
 }

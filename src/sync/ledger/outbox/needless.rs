@@ -14,13 +14,15 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Ledger, Moved, Order};
+use super::Outbox;
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
-use crate::stamp::Stamp;
+use crate::stamp::{NodeId, Stamp};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::reliance::Reliance;
+use crate::sync::ledger::{Ledger, Moved, Ordered};
 use crate::sync::times::LOG_GRACE;
 
 /// The log must have been listed so short a time ago: what it shows may have been removed since.
@@ -102,47 +104,14 @@ enum Needless {
     Same,
 }
 
-impl Ledger {
-    /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
-    /// has put go together or not at all. Reports whether another node has written some of it at the same time.
-    pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
-        if batch.changes.is_empty() || !self.has_listed(LISTED_WITHIN) {
-            return false;
-        }
-        let mut count = None;
-        let Gone { moved, met } = {
-            let mut order = self.0.order.lock();
-            let order = &mut *order;
-            if order.late.is_some() {
-                return false;
-            }
-            let mut fold = self.0.fold.write();
-            let needless = self.needless(order, &fold, batch);
-            if needless.is_empty() {
-                return false;
-            }
-            let puts = batch.contents();
-            let (out, rest): (Vec<Change>, Vec<Change>) = std::mem::take(&mut batch.changes)
-                .into_iter()
-                .partition(|change| needless.contains_key(&group_of(change)));
-            batch.changes = rest;
-            let left: HashSet<Digest> = batch.contents().into_iter().map(|one| one.0).collect();
-            let gone = puts.into_iter().map(|one| one.0).filter(|digest| !left.contains(digest));
-            batch.dropped.extend(gone);
-            let gone = self.leave_out(order, &mut fold, batch, out);
-            if !gone.moved.is_empty() {
-                count = Some(self.count_applied());
-            }
-            gone
-        };
-        if let Some(count) = count {
-            self.tell(Moved { count, paths: Some(&moved) });
-        }
-        met
-    }
-
-    /// Returns the groups of a batch of which nothing need be sent.
-    fn needless(&self, order: &Order, fold: &Fold, batch: &Batch) -> BTreeMap<Stamp, Needless> {
+impl Outbox {
+    /// Returns the groups of a batch of which nothing need be sent by the node `own`.
+    fn needless(
+        &self,
+        fold: &Fold,
+        batch: &Batch,
+        (reliance, own): (&Reliance, NodeId),
+    ) -> BTreeMap<Stamp, Needless> {
         let mut groups: BTreeMap<Stamp, Option<Needless>> = BTreeMap::new();
         let mut sizes: HashMap<Stamp, usize> = HashMap::new();
         for change in &batch.changes {
@@ -151,7 +120,7 @@ impl Ledger {
         for change in &batch.changes {
             let of = group_of(change);
             let together = sizes.get(&of).is_some_and(|size| *size > 1);
-            let why = self.why_needless(order, fold, batch, (change, together));
+            let why = self.why_needless(fold, batch, (change, together), (reliance, own));
             let all = groups.entry(of).or_insert(why);
             *all = match (*all, why) {
                 (Some(Needless::Superseded), Some(Needless::Superseded)) => why,
@@ -165,28 +134,25 @@ impl Ledger {
     /// Says why a change need not be sent, for itself; `together` with others.
     fn why_needless(
         &self,
-        order: &Order,
         fold: &Fold,
         batch: &Batch,
         (change, together): (&Change, bool),
+        (reliance, own): (&Reliance, NodeId),
     ) -> Option<Needless> {
         let path = &change.path;
         // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
-        let all_here = batch.paths.get(path).copied() == Some(order.queue.changes(path));
-        if !all_here
-            || batch.rides.contains(path)
-            || order.apart.has(path)
-            || order.touched.has(path)
+        let all_here = batch.paths.get(path).copied() == Some(self.queue.changes(path));
+        if !all_here || batch.rides.contains(path) || self.apart.has(path) || self.touched.has(path)
         {
             return None;
         }
-        let known = order.queue.committed(path)?;
+        let known = self.queue.committed(path)?;
         let of = group_of(change);
         if known.stamp > of {
             return Some(Needless::Superseded);
         }
         // A commit of ours was never read: should it be damaged in the store, to write its files again has to heal that.
-        if known.stamp == of || known.stamp.node == self.node() {
+        if known.stamp == of || known.stamp.node == own {
             return None;
         }
         if change.op == Op::Remove {
@@ -194,24 +160,54 @@ impl Ledger {
             return (together && known.entry.is_none()).then_some(Needless::Same);
         }
         let shown = fold.register(path).filter(|shown| shown.stamp == of)?;
-        (is_alike(&shown, &known) && self.lasts(fold, &known)).then_some(Needless::Same)
+        (is_alike(&shown, &known) && lasts(reliance, fold, &known)).then_some(Needless::Same)
     }
+}
 
-    /// Reports whether what others know of a path would live no longer if it were published again, and can be had.
-    fn lasts(&self, fold: &Fold, known: &Register) -> bool {
-        let content = known.entry.as_ref().and_then(Entry::content);
-        match content.filter(|(_, size)| *size > 0) {
-            None => !self.is_half_over(known.changed_ms()),
-            Some((digest, _)) => {
-                fold.stored_ms(&digest).is_some_and(|stored_ms| !self.is_unsure(&digest, stored_ms))
-            }
+impl Ledger {
+    /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
+    /// has put go together or not at all. Reports whether another node has written some of it at the same time.
+    pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
+        if batch.changes.is_empty() || !self.0.reliance.has_listed(LISTED_WITHIN) {
+            return false;
         }
+        let mut count = None;
+        let Gone { moved, met } = {
+            let mut order = self.0.order.lock();
+            let order = &mut *order;
+            if order.outbox.late.is_some() {
+                return false;
+            }
+            let mut fold = self.0.fold.write();
+            let by = (&self.0.reliance, self.node());
+            let needless = order.outbox.needless(&fold, batch, by);
+            if needless.is_empty() {
+                return false;
+            }
+            let puts = batch.contents();
+            let (out, rest): (Vec<Change>, Vec<Change>) = std::mem::take(&mut batch.changes)
+                .into_iter()
+                .partition(|change| needless.contains_key(&group_of(change)));
+            batch.changes = rest;
+            let left: HashSet<Digest> = batch.contents().into_iter().map(|one| one.0).collect();
+            let gone = puts.into_iter().map(|one| one.0).filter(|digest| !left.contains(digest));
+            batch.dropped.extend(gone);
+            let gone = self.leave_out(order, &mut fold, batch, out);
+            if !gone.moved.is_empty() {
+                count = Some(self.0.listeners.count());
+            }
+            gone
+        };
+        if let Some(count) = count {
+            self.0.listeners.tell(Moved { count, paths: Some(&moved) });
+        }
+        met
     }
 
     /// Takes changes off the way to the remote, and shows what others know instead.
     fn leave_out(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         batch: &mut Batch,
         out: Vec<Change>,
@@ -222,29 +218,33 @@ impl Ledger {
             let path = &change.path;
             // Attributes go with the content that they belong to, and have come off with it.
             if let Some(count) = batch.paths.remove(path)
-                && let Some(known) = order.queue.committed(path)
+                && let Some(known) = order.outbox.queue.committed(path)
             {
-                order.queue.let_go(path, count);
+                order.outbox.queue.let_go(path, count);
                 let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
                 gone.met |= known.stamp.node != self.node() && apart_ms < WRITTEN_WITHIN_MS;
                 if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
                     fold.reset(path, Some(known));
                     gone.moved.push(path.clone());
                 }
-                order.dirty.paths.insert(path.clone());
+                order.saved.path_moved(path);
             }
             groups.entry(group_of(&change)).or_default().push(change);
         }
         let at = self.0.clock.mono();
         for changes in groups.into_values() {
             tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
-            order.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
+            order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
         }
         gone
     }
 
     /// Publishes again what was left out, because a change of another node would have lost to it. Returns the paths.
-    pub(super) fn put_again(&self, order: &mut Order, changes: Vec<Change>) -> Vec<TreePath> {
+    pub(in crate::sync::ledger) fn put_again(
+        &self,
+        order: &mut Ordered,
+        changes: Vec<Change>,
+    ) -> Vec<TreePath> {
         match self.try_again(order, changes) {
             Ok(paths) => paths,
             Err(error) => {
@@ -254,22 +254,31 @@ impl Ledger {
         }
     }
 
-    fn try_again(&self, order: &mut Order, changes: Vec<Change>) -> Result<Vec<TreePath>> {
-        let seq = self.0.journal.append(&changes)?;
+    fn try_again(&self, order: &mut Ordered, changes: Vec<Change>) -> Result<Vec<TreePath>> {
+        let seq = self.0.disk.journal.append(&changes)?;
         let now = Time::from_wall(self.0.clock.wall());
         let mut fold = self.0.fold.write();
         for change in &changes {
-            order.track(change, &fold);
+            order.outbox.track(change, &fold);
             self.note_put(seq, order, &fold, &change.op);
             fold.apply(change, now);
-            order.dirty.paths.insert(change.path.clone());
+            order.saved.path_moved(&change.path);
         }
         drop(fold);
         let paths = changes.iter().map(|change| change.path.clone()).collect();
-        order.queue.push(seq, changes, self.0.clock.mono(), None);
-        self.note_totals(order);
-        self.0.queued.notify_waiters();
+        self.enqueue(order, seq, changes, None);
         Ok(paths)
+    }
+}
+
+/// Reports whether what others know of a path would live no longer if it were published again, and can be had.
+fn lasts(reliance: &Reliance, fold: &Fold, known: &Register) -> bool {
+    let content = known.entry.as_ref().and_then(Entry::content);
+    match content.filter(|(_, size)| *size > 0) {
+        None => !reliance.is_half_over(known.changed_ms()),
+        Some((digest, _)) => {
+            fold.stored_ms(&digest).is_some_and(|stored_ms| !reliance.is_unsure(&digest, stored_ms))
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::Ledger;
 use super::queue::Hold;
+use crate::sync::ledger::Ledger;
 
 /// How long a record is held back at most.
 pub const HOLD_MAX: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ pub struct HoldToken {
 }
 
 impl HoldToken {
-    pub(super) fn new(ledger: Ledger, hold: Hold) -> Self {
+    pub(in crate::sync::ledger) fn new(ledger: Ledger, hold: Hold) -> Self {
         Self { ledger, hold }
     }
 
@@ -28,6 +28,6 @@ impl HoldToken {
 impl Drop for HoldToken {
     fn drop(&mut self) {
         self.hold.release();
-        self.ledger.queued().notify_waiters();
+        self.ledger.0.signs.wake();
     }
 }

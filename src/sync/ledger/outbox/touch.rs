@@ -8,12 +8,15 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::time::Duration;
 
+use super::Outbox;
 use super::queue::Weight;
-use super::{Ledger, Order, RECORD_META_BYTES_MAX};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
+use crate::stamp::NodeId;
+use crate::sync::ledger::stay_rules::StayRules;
+use crate::sync::ledger::{Ledger, Ordered, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
@@ -79,50 +82,13 @@ impl Touched {
     }
 }
 
-impl Order {
-    /// Notes that a change is about to be applied to `fold` and queued.
-    pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
-        if self.apart.has(&change.path) {
-            // What is shown is not what others know.
-            let known = self.apart.known(&change.path);
-            let is_known = known.as_ref().is_some_and(|known| known.entry.is_some());
-            self.queue.track(change, known, is_known);
-        } else {
-            let shown = fold.register(&change.path);
-            let is_known = match &shown {
-                Some(shown) => shown.entry.is_some(),
-                None => fold.knows(&change.path),
-            };
-            self.queue.track(change, shown, is_known);
-        }
-        if let Some(known) = self.touched.sent(&change.path) {
-            self.queue.rebase(&change.path, Some(known));
-        }
-    }
-}
-
-impl Ledger {
-    /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
-    pub(super) fn take_touch(
-        &self,
-        order: &mut Order,
-        fold: &mut Fold,
-        change: &Change,
-        now: Time,
-    ) -> bool {
-        let Some(known) = self.touches(order, fold, change) else { return false };
-        order.touched.note(&change.path, &known);
-        fold.apply(change, now);
-        order.dirty.paths.insert(change.path.clone());
-        true
-    }
-
+impl Outbox {
     /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
-    fn touches(&self, order: &Order, fold: &Fold, change: &Change) -> Option<Register> {
+    fn touches(&self, rules: &StayRules, fold: &Fold, change: &Change) -> Option<Register> {
         let Op::Attrs { of, attrs } = &change.op else { return None };
-        if self.0.profiles.classify(&change.path).touch != Some(Touch::Times)
-            || order.queue.has(&change.path)
-            || order.touched.paths.len() >= TOUCHED_MAX
+        if rules.classify(&change.path).touch != Some(Touch::Times)
+            || self.queue.has(&change.path)
+            || self.touched.paths.len() >= TOUCHED_MAX
         {
             return None;
         }
@@ -130,6 +96,23 @@ impl Ledger {
         let now = register.entry.as_ref().map(|entry| entry.attrs.clone()).unwrap_or_default();
         let used = Attrs { mtime: attrs.mtime, atime: attrs.atime, ..now };
         (used == *attrs).then_some(register)
+    }
+}
+
+impl Ledger {
+    /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
+    pub(in crate::sync::ledger) fn take_touch(
+        &self,
+        order: &mut Ordered,
+        fold: &mut Fold,
+        change: &Change,
+        now: Time,
+    ) -> bool {
+        let Some(known) = order.outbox.touches(&self.0.rules, fold, change) else { return false };
+        order.outbox.touched.note(&change.path, &known);
+        fold.apply(change, now);
+        order.saved.path_moved(&change.path);
+        true
     }
 
     /// Puts the touches that wait on their way to the remote. Blocks on the local disk. What an error leaves is sent
@@ -152,9 +135,9 @@ impl Ledger {
         {
             let fold = self.0.fold.read();
             let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-            let touched = order.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
+            let touched = order.outbox.touched.paths.range::<TreePath, _>((from, Bound::Unbounded));
             for path in touched.take(TOGETHER_MAX) {
-                if let Some(change) = self.times_of(&fold, path) {
+                if let Some(change) = times_of(&fold, path, self.node()) {
                     meta += Weight::of(std::slice::from_ref(&change)).meta;
                     if meta > RECORD_META_BYTES_MAX {
                         break;
@@ -166,29 +149,27 @@ impl Ledger {
         }
         if !changes.is_empty() {
             self.check_bounds(order, &changes)?;
-            let seq = self.0.journal.append(&changes)?;
+            let seq = self.0.disk.journal.append(&changes)?;
             {
                 let fold = self.0.fold.read();
                 for change in &changes {
-                    order.track(change, &fold);
+                    order.outbox.track(change, &fold);
                 }
             }
-            order.queue.push(seq, changes, self.0.clock.mono(), None);
-            self.note_totals(order);
-            self.0.queued.notify_waiters();
+            self.enqueue(order, seq, changes, None);
         }
         for path in &paths {
-            order.touched.sent(path);
+            order.outbox.touched.sent(path);
         }
         Ok(paths.pop())
     }
+}
 
-    /// Returns the change that tells others the times of a path, if this node has given them last.
-    fn times_of(&self, fold: &Fold, path: &TreePath) -> Option<Change> {
-        let register = fold.register(path)?;
-        let attrs = register.entry?.attrs;
-        let (of, stamp) = (register.stamp, register.attr_stamp?);
-        let op = Op::Attrs { of, attrs };
-        (stamp.node == self.node()).then(|| Change { path: path.clone(), stamp, op })
-    }
+/// Returns the change that tells others the times of a path, if the node `own` has given them last.
+fn times_of(fold: &Fold, path: &TreePath, own: NodeId) -> Option<Change> {
+    let register = fold.register(path)?;
+    let attrs = register.entry?.attrs;
+    let (of, stamp) = (register.stamp, register.attr_stamp?);
+    let op = Op::Attrs { of, attrs };
+    (stamp.node == own).then(|| Change { path: path.clone(), stamp, op })
 }

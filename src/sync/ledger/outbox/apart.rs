@@ -12,12 +12,14 @@ use std::ops::Bound;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Ledger, Order};
+use super::Outbox;
 use crate::digest::Digest;
-use crate::local::{FactBatch, Note, Seq};
+use crate::local::{FactBatch, Seq};
 use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
+use crate::sync::ledger::stay_rules::StayRules;
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// Names that a warning names in one run; of further ones only the number is told, by `status`.
 const NAMED_MAX: usize = 1000;
@@ -71,7 +73,7 @@ pub(super) struct Apart {
 }
 
 /// A path as the index has it: what is kept with what others know, and what has given way to others.
-type Saved = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
+type SavedApart = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
 
 impl Apart {
     /// Reports whether a path shows what others do not know.
@@ -82,6 +84,21 @@ impl Apart {
     /// Returns why others do not know what a path shows.
     pub(super) fn why(&self, path: &TreePath) -> Option<ApartReason> {
         self.paths.get(path).map(|kept| kept.why)
+    }
+
+    /// Reports whether no path shows what others do not know.
+    pub(super) fn has_none(&self) -> bool {
+        self.paths.is_empty()
+    }
+
+    /// Returns the version that a path shows.
+    pub(super) fn kept(&self, path: &TreePath) -> Option<&KeptApart> {
+        self.paths.get(path)
+    }
+
+    /// Returns the check that has failed the content of a path.
+    fn failed(&self, path: &TreePath) -> Option<Check> {
+        self.kept(path).and_then(KeptApart::failed)
     }
 
     /// Counts the paths that wait for company.
@@ -219,10 +236,16 @@ impl Apart {
         });
     }
 
+    /// Takes the paths of which something has moved since the table was saved.
+    pub(super) fn take_moved(&mut self, acked: Seq) -> BTreeSet<TreePath> {
+        self.forget_gone(acked);
+        std::mem::take(&mut self.moved)
+    }
+
     /// Writes what the table says of a path.
-    fn save_path(&self, path: &TreePath, batch: &mut FactBatch) {
+    pub(super) fn save_path(&self, path: &TreePath, batch: &mut FactBatch) {
         let kept = self.paths.get(path).map(|kept| (*kept, self.known(path)));
-        let saved: Saved = (kept, self.gone.get(path).copied());
+        let saved: SavedApart = (kept, self.gone.get(path).copied());
         if saved == (None, None) {
             return batch.forget_apart(path);
         }
@@ -238,55 +261,15 @@ impl Apart {
             self.save_path(path, batch);
         }
     }
-}
-
-/// Which changes of a record stay here.
-#[derive(Debug, Default)]
-pub(super) struct Stays {
-    /// One for each change; empty where none does.
-    each: Vec<bool>,
-    /// Why they do, for the record.
-    pub(super) note: Note,
-}
-
-impl Stays {
-    /// Reports whether the change with a number stays here.
-    pub(super) fn has(&self, number: usize) -> bool {
-        self.each.get(number).copied().unwrap_or(false)
-    }
-}
-
-impl Order {
-    /// Adds what moved of the table to what is saved, with the registers that belong to it. Reports whether it did.
-    pub(super) fn save_apart(&mut self, fold: &Fold, acked: Seq, batch: &mut FactBatch) -> bool {
-        self.apart.forget_gone(acked);
-        if self.apart.moved.is_empty() {
-            return false;
-        }
-        for path in std::mem::take(&mut self.apart.moved) {
-            self.apart.save_path(&path, batch);
-            let private = self.queue.is_private(&path) && !self.apart.has(&path);
-            match fold.register(&path).filter(|_| !private) {
-                Some(register) => batch.register(&path, &register),
-                None => batch.forget_register(&path),
-            }
-        }
-        true
-    }
 
     /// Says which files stay here, of the records up to one: once for each name, and not of what is whole by now.
-    pub(super) fn say_apart(&mut self, upto: Seq) {
-        let apart = &mut self.apart;
-        let ripe: Vec<TreePath> = {
-            let unsaid = std::mem::take(&mut apart.unsaid);
-            let (ripe, rest): (Vec<_>, _) = unsaid.into_iter().partition(|(seq, _)| *seq <= upto);
-            apart.unsaid = rest;
-            ripe.into_iter().map(|(_, path)| path).collect()
-        };
-        for path in ripe {
-            let failed = apart.paths.get(&path).and_then(KeptApart::failed);
-            let Some(check) = failed else { continue };
-            if apart.said.len() >= NAMED_MAX || !apart.said.insert(path.clone()) {
+    pub(super) fn say(&mut self, upto: Seq) {
+        let unsaid = std::mem::take(&mut self.unsaid);
+        let (ripe, rest): (Vec<_>, _) = unsaid.into_iter().partition(|(seq, _)| *seq <= upto);
+        self.unsaid = rest;
+        for (_, path) in ripe {
+            let Some(check) = self.failed(&path) else { continue };
+            if self.said.len() >= NAMED_MAX || !self.said.insert(path.clone()) {
                 continue;
             }
             tracing::warn!(
@@ -298,63 +281,41 @@ impl Order {
     }
 }
 
+impl Outbox {
+    /// Returns a path with those that stay here because of the same version of its unit.
+    pub(in crate::sync::ledger) fn with_unit(
+        &self,
+        rules: &StayRules,
+        path: &TreePath,
+    ) -> Vec<TreePath> {
+        let Some(kept) = self.apart.kept(path) else { return vec![path.clone()] };
+        // One record may have versions of several units, under one stamp.
+        let FileKind::Unit(part) = rules.classify(path).kind else {
+            return vec![path.clone()];
+        };
+        let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
+        let near = self.apart.paths.range(first..);
+        let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
+        let is_of_unit = |other: &TreePath| {
+            let kind = rules.classify(other).kind;
+            matches!(kind, FileKind::Unit(other) if other.key == part.key)
+        };
+        let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
+        all.map(|(path, _)| path.clone()).collect()
+    }
+}
+
 impl Ledger {
     /// Counts the files that stay on this node because they are not complete.
     pub fn incomplete(&self) -> u64 {
         let order = self.0.order.lock();
-        order.apart.paths.values().filter(|kept| kept.failed().is_some()).count() as u64
-    }
-
-    /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
-    /// what stays; on a private mount all.
-    pub(super) fn judge(&self, order: &Order, changes: &[Change], private: bool) -> Stays {
-        if private {
-            let each = changes.iter().map(|change| !self.stays_here(&change.path)).collect();
-            return Stays { each, note: Note { torn: Vec::new(), private } };
-        }
-        let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
-        let whole = self.0.torn.is_empty() && !changes.iter().any(is_empty);
-        if self.0.remote.is_none() || (whole && order.apart.paths.is_empty()) {
-            return Stays::default();
-        }
-        let mut stays = Stays::default();
-        let mut stamps = HashSet::new();
-        for change in changes {
-            let stay = match &change.op {
-                Op::Put(entry) if !self.stays_here(&change.path) => {
-                    let torn = self.torn_by(&change.path, entry);
-                    stays.note.torn.extend(torn);
-                    torn.is_some()
-                }
-                Op::Attrs { of, .. } => {
-                    let kept = order.apart.paths.get(&change.path);
-                    // Others may have the version whose attributes a private mount has changed.
-                    let known = |kept: &KeptApart| {
-                        let known = order.apart.known(&change.path).map(|known| known.stamp);
-                        kept.why == ApartReason::Private && known == Some(*of)
-                    };
-                    kept.is_some_and(|kept| {
-                        kept.why != ApartReason::Used && kept.stamp == *of && !known(kept)
-                    })
-                }
-                _ => false,
-            };
-            if stay && self.is_member(&change.path) {
-                stamps.insert(change.stamp);
-            }
-            stays.each.push(stay);
-        }
-        for (stay, change) in stays.each.iter_mut().zip(changes) {
-            // Nothing else in a record shares a stamp.
-            *stay |= stamps.contains(&change.stamp);
-        }
-        stays
+        order.outbox.apart.paths.values().filter(|kept| kept.failed().is_some()).count() as u64
     }
 
     /// Brings a change that stays here into the namespace.
-    pub(super) fn apply_apart(
+    pub(in crate::sync::ledger) fn apply_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         private: bool,
@@ -365,11 +326,11 @@ impl Ledger {
             return self.apply_private(order, fold, (seq, change), now);
         }
         let failed = match &change.op {
-            Op::Put(entry) => self.torn_by(path, entry).map(|(_, check)| check),
+            Op::Put(entry) => self.0.rules.torn_by(path, entry).map(|(_, check)| check),
             Op::Remove => None,
-            Op::Attrs { .. } => order.apart.paths.get(path).and_then(KeptApart::failed),
+            Op::Attrs { .. } => order.outbox.apart.failed(path),
         };
-        let why = match (order.apart.why(path), &change.op) {
+        let why = match (order.outbox.apart.why(path), &change.op) {
             (Some(ApartReason::Private), Op::Attrs { .. }) => ApartReason::Private,
             _ => ApartReason::Incomplete(failed),
         };
@@ -377,21 +338,21 @@ impl Ledger {
             return;
         }
         if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
-            order.apart.unsaid.push((seq, path.clone()));
+            order.outbox.apart.unsaid.push((seq, path.clone()));
         }
     }
 
     /// Brings a change of a private mount into the namespace.
     fn apply_private(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         now: Time,
     ) {
         let path = &change.path;
         let shown = self.show_apart(order, fold, (seq, change), ApartReason::Private, now);
-        let known = || order.apart.known(path).is_some_and(|known| known.entry.is_some());
+        let known = || order.outbox.apart.known(path).is_some_and(|known| known.entry.is_some());
         if shown && change.op == Op::Remove && !known() {
             // There is nothing that it hides.
             self.give_up(order, fold, path, now);
@@ -402,7 +363,7 @@ impl Ledger {
     /// again at a start may be older than what took its place.
     pub(super) fn show_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         (seq, change): (Seq, &Change),
         why: ApartReason,
@@ -418,15 +379,19 @@ impl Ledger {
         if fold.register(path).is_none_or(|shown| shown.stamp != stamp) {
             return false;
         }
-        let known = if order.apart.has(path) { None } else { order.touched.sent(path).or(before) };
-        order.apart.begin(path, KeptApart { stamp, why, seq: seq.0 }, known);
-        order.dirty.paths.insert(path.clone());
+        let known = if order.outbox.apart.has(path) {
+            None
+        } else {
+            order.outbox.touched.sent(path).or(before)
+        };
+        order.outbox.apart.begin(path, KeptApart { stamp, why, seq: seq.0 }, known);
+        order.saved.path_moved(path);
         self.hold_apart(order, fold, path, why);
         true
     }
 
     /// Keeps the content of a path, unless the mount was private.
-    fn hold_apart(&self, order: &mut Order, fold: &Fold, path: &TreePath, why: ApartReason) {
+    fn hold_apart(&self, order: &mut Ordered, fold: &Fold, path: &TreePath, why: ApartReason) {
         match why {
             ApartReason::Private => self.set_own(order, fold, path, None),
             ApartReason::Incomplete(_) | ApartReason::Used => self.note_own(order, fold, path),
@@ -434,28 +399,33 @@ impl Ledger {
     }
 
     /// Notes that a change of a path was applied that is sent: what was kept there may be gone.
-    pub(super) fn replace_apart(&self, order: &mut Order, fold: &Fold, change: &Change) {
-        let Some(kept) = order.apart.paths.get(&change.path) else { return };
+    pub(in crate::sync::ledger) fn replace_apart(
+        &self,
+        order: &mut Ordered,
+        fold: &Fold,
+        change: &Change,
+    ) {
+        let Some(kept) = order.outbox.apart.kept(&change.path) else { return };
         let shown = fold.register(&change.path);
         if shown.is_some_and(|shown| shown.stamp == kept.stamp && change.stamp != kept.stamp) {
-            order.apart.hear(change);
+            order.outbox.apart.hear(change);
             return;
         }
-        order.apart.leave(&change.path);
+        order.outbox.apart.leave(&change.path);
         self.set_own(order, fold, &change.path, None);
     }
 
     /// Takes a change of another node at a path that shows what others do not know. Returns the paths that moved: a
     /// version of others takes the place of one that stays here, with all of its unit.
-    pub(super) fn hear_apart(
+    pub(in crate::sync::ledger) fn hear_apart(
         &self,
-        order: &mut Order,
+        order: &mut Ordered,
         fold: &mut Fold,
         change: &Change,
         now: Time,
     ) -> Vec<TreePath> {
-        if order.apart.why(&change.path) == Some(ApartReason::Used) {
-            order.apart.hear(change);
+        if order.outbox.apart.why(&change.path) == Some(ApartReason::Used) {
+            order.outbox.apart.hear(change);
             let applied = fold.apply(change, now);
             self.compare_ride(order, fold, &change.path);
             return if applied == Applied::Nothing {
@@ -465,88 +435,76 @@ impl Ledger {
             };
         }
         let stamp_of = |known: Option<Register>| known.map(|known| known.stamp);
-        let before = stamp_of(order.apart.known(&change.path));
-        order.apart.hear(change);
-        if stamp_of(order.apart.known(&change.path)) == before {
+        let before = stamp_of(order.outbox.apart.known(&change.path));
+        order.outbox.apart.hear(change);
+        if stamp_of(order.outbox.apart.known(&change.path)) == before {
             return Vec::new();
         }
-        let moved = self.with_unit(order, &change.path);
+        let moved = order.outbox.with_unit(&self.0.rules, &change.path);
         for path in &moved {
             self.give_up(order, fold, path, now);
         }
         moved
     }
 
-    /// Returns a path with those that stay here because of the same version of its unit.
-    pub(super) fn with_unit(&self, order: &Order, path: &TreePath) -> Vec<TreePath> {
-        let Some(kept) = order.apart.paths.get(path) else { return vec![path.clone()] };
-        // One record may have versions of several units, under one stamp.
-        let FileKind::Unit(part) = self.0.profiles.classify(path).kind else {
-            return vec![path.clone()];
-        };
-        let first = TreePath::from_bytes(part.key.prefix).unwrap_or_else(|_| TreePath::root());
-        let near = order.apart.paths.range(first..);
-        let near = near.take_while(|(other, _)| other.as_bytes().starts_with(part.key.prefix));
-        let is_of_unit = |other: &TreePath| {
-            let kind = self.0.profiles.classify(other).kind;
-            matches!(kind, FileKind::Unit(other) if other.key == part.key)
-        };
-        let all = near.filter(|(other, version)| version.stamp == kept.stamp && is_of_unit(other));
-        all.map(|(path, _)| path.clone()).collect()
-    }
-
     /// Shows at a path what others know of it.
-    pub(super) fn give_up(&self, order: &mut Order, fold: &mut Fold, path: &TreePath, now: Time) {
-        let known = order.apart.known(path);
+    pub(in crate::sync::ledger) fn give_up(
+        &self,
+        order: &mut Ordered,
+        fold: &mut Fold,
+        path: &TreePath,
+        now: Time,
+    ) {
+        let known = order.outbox.apart.known(path);
         fold.reset(path, known.clone());
         if let Some(dir) = path.parent() {
             let stamp = known.map_or(Stamp::default(), |known| known.stamp);
             fold.touch_directory(&dir, stamp, now);
         }
-        order.dirty.paths.insert(path.clone());
-        order.apart.leave_to_others(path);
+        order.saved.path_moved(path);
+        order.outbox.apart.leave_to_others(path);
         self.set_own(order, fold, path, None);
     }
 
     /// Puts what stays here over a namespace that takes the place of this one, unless others have put something since.
-    pub(super) fn keep_apart(&self, order: &mut Order, old: &Fold, new: &mut Fold) {
-        let paths: Vec<TreePath> = order.apart.paths.keys().cloned().collect();
+    pub(super) fn keep_apart(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
+        let paths: Vec<TreePath> = order.outbox.apart.paths.keys().cloned().collect();
         let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
         let is_newer = |path: &TreePath| {
             // Of two versions that say when an entry was used, the later one stays.
-            let than = match order.apart.paths.get(path) {
+            let than = match order.outbox.apart.kept(path) {
                 Some(kept) if kept.why == ApartReason::Used => Some(kept.stamp),
-                _ => stamp_of(&order.apart.known(path)),
+                _ => stamp_of(&order.outbox.apart.known(path)),
             };
             stamp_of(&new.register(path)) > than
         };
         let replaced: BTreeSet<TreePath> = paths
             .iter()
-            .filter(|path| order.apart.has(path) && is_newer(path))
-            .flat_map(|path| self.with_unit(order, path))
+            .filter(|path| order.outbox.apart.has(path) && is_newer(path))
+            .flat_map(|path| order.outbox.with_unit(&self.0.rules, path))
             .collect();
         for path in paths {
             if replaced.contains(&path) {
-                order.apart.leave_to_others(&path);
+                order.outbox.apart.leave_to_others(&path);
                 self.set_own(order, new, &path, None);
                 continue;
             }
-            if !order.queue.has(&path) {
-                order.apart.known.reset(&path, new.register(&path));
+            if !order.outbox.queue.has(&path) {
+                order.outbox.apart.known.reset(&path, new.register(&path));
             }
             new.reset(&path, old.register(&path));
         }
     }
 
     /// Brings back what the index has kept of the table.
-    pub(super) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
+    pub(in crate::sync::ledger) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
         let mut order = self.0.order.lock();
         let fold = self.0.fold.read();
         let mut needless = BTreeSet::new();
         for (path, saved) in saved {
-            let (kept, gone) = postcard::from_bytes::<Saved>(&saved).unwrap_or_default();
+            let (kept, gone) = postcard::from_bytes::<SavedApart>(&saved).unwrap_or_default();
             if let Some(gone) = gone {
-                order.apart.gone.insert(path.clone(), gone);
+                order.outbox.apart.gone.insert(path.clone(), gone);
             }
             let stands =
                 |kept: &KeptApart| fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
@@ -560,13 +518,13 @@ impl Ledger {
             {
                 self.note_torn(digest, check);
             }
-            order.apart.begin(&path, kept, known);
+            order.outbox.apart.begin(&path, kept, known);
             self.hold_apart(&mut order, &fold, &path, kept.why);
         }
-        order.apart.moved = needless;
+        order.outbox.apart.moved = needless;
     }
 }
 
-fn has_bytes(entry: &Entry) -> bool {
+pub(super) fn has_bytes(entry: &Entry) -> bool {
     entry.content().is_some_and(|(_, size)| size > 0)
 }

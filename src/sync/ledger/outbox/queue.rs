@@ -26,18 +26,18 @@ pub(in crate::sync) const PACKED_BELOW_BYTES: u64 = 1 << 20;
 
 /// What a record weighs.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Weight {
+pub(in crate::sync::ledger) struct Weight {
     changes: usize,
     /// Content of all files.
     bytes: u64,
     /// Content of the files that go into packs.
     packed: u64,
     /// The changes themselves.
-    pub(super) meta: u64,
+    pub(in crate::sync::ledger) meta: u64,
 }
 
 impl Weight {
-    pub(super) fn of(changes: &[Change]) -> Self {
+    pub(in crate::sync::ledger) fn of(changes: &[Change]) -> Self {
         let mut weight = Self { changes: changes.len(), ..Self::default() };
         for change in changes {
             weight.meta += 64 + change.path.as_bytes().len() as u64;
@@ -96,14 +96,14 @@ fn entry_bytes(entry: &Entry) -> u64 {
 
 /// Whether a held record may go.
 #[derive(Debug, Clone)]
-pub(super) struct Hold(Arc<AtomicBool>);
+pub(in crate::sync::ledger) struct Hold(Arc<AtomicBool>);
 
 impl Hold {
-    pub(super) fn new() -> Self {
+    pub(in crate::sync::ledger) fn new() -> Self {
         Self(Arc::new(AtomicBool::new(true)))
     }
 
-    pub(super) fn release(&self) {
+    pub(in crate::sync::ledger) fn release(&self) {
         self.0.store(false, Ordering::Release);
     }
 

@@ -2,8 +2,9 @@
 
 use parking_lot::Mutex;
 
-use super::{Ledger, Moved};
+use super::Moved;
 use crate::name::TreePath;
+use crate::sync::ledger::Ledger;
 
 /// A count, and the paths that moved.
 type MovedPaths = (u64, Option<Vec<TreePath>>);
@@ -26,14 +27,14 @@ impl Untold {
 impl Ledger {
     /// Has the subscribers wait, as where the thread that tells them has not come to it yet.
     pub(crate) fn tell_later(&self) {
-        self.0.untold.0.lock().get_or_insert_default();
+        self.0.listeners.untold.0.lock().get_or_insert_default();
     }
 
     /// Tells the subscribers what they wait for; `any`: without the paths, as where very many have moved.
     pub(crate) fn tell_now(&self, any: bool) {
-        let untold = self.0.untold.0.lock().take();
+        let untold = self.0.listeners.untold.0.lock().take();
         for (count, paths) in untold.unwrap_or_default() {
-            self.tell(Moved { count, paths: paths.as_deref().filter(|_| !any) });
+            self.0.listeners.tell(Moved { count, paths: paths.as_deref().filter(|_| !any) });
         }
     }
 }

@@ -8,11 +8,11 @@
 
 use std::collections::HashMap;
 
-use super::{Ledger, Order};
 use crate::local::{Record, Seq};
 use crate::namespace::{Change, Fold, Op, Register, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::batch::Batch;
+use crate::sync::ledger::{Ledger, Ordered};
 
 /// What is known while late changes go.
 #[derive(Debug, Default)]
@@ -38,20 +38,13 @@ impl Restamp {
 impl Ledger {
     /// Reports whether a batch has to be stamped anew before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
-        !batch.changes.is_empty() && (self.0.order.lock().late.is_some() || self.has_late(batch))
+        !batch.changes.is_empty()
+            && (self.0.order.lock().outbox.late.is_some() || self.has_late(batch))
     }
 
     /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
     pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
-        batch.changes.iter().any(|change| self.is_stamp_late(change.stamp))
-    }
-
-    /// Reports whether any node may soon forget a tombstone that a change with this stamp should meet, or whether
-    /// no node could replace what it makes.
-    fn is_stamp_late(&self, stamp: Stamp) -> bool {
-        let now_ms = self.now_ms();
-        stamp.ms > now_ms.saturating_add(MAX_AHEAD_MS)
-            || [self.age(), self.kept_age()].iter().any(|age| age.is_late(stamp.ms, now_ms))
+        batch.changes.iter().any(|change| self.0.reliance.is_late(change.stamp))
     }
 
     /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
@@ -59,20 +52,24 @@ impl Ledger {
     pub(in crate::sync) fn stamp_anew(&self, batch: &mut Batch) {
         let mut order = self.0.order.lock();
         let mut fold = self.0.fold.write();
-        let last = self.0.journal.last();
+        let last = self.0.disk.journal.last();
         let (now_ms, near_ms) = (self.now_ms(), self.now_ms().saturating_add(MAX_AHEAD_MS));
         // To look through the namespace takes its time, and is needed once.
-        if self.0.stamps.is_far_ahead(now_ms) {
-            self.0.stamps.come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
+        if self.0.identity.stamps().is_far_ahead(now_ms) {
+            self.0
+                .identity
+                .stamps()
+                .come_back(now_ms, fold.stamps().filter(|s| s.ms <= near_ms).max());
         }
-        let mut late = order.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
+        let mut late =
+            order.outbox.late.take().unwrap_or(Restamp { upto: last, ..Restamp::default() });
         let puts = batch.contents();
         let (before, changes) = (batch.changes.len(), std::mem::take(&mut batch.changes));
         for mut change in changes {
             let register = fold.register(&change.path);
             let here = batch.paths.get(&change.path).copied().unwrap_or(0);
-            let more = order.queue.changes(&change.path) > here;
-            let goes = match order.apart.known_mut(&change.path) {
+            let more = order.outbox.queue.changes(&change.path) > here;
+            let goes = match order.outbox.apart.known_mut(&change.path) {
                 // What is shown stays here, whatever others are told.
                 Some((known, register)) => {
                     self.stamp_one(known, &mut late, register, &mut change, more)
@@ -86,8 +83,8 @@ impl Ledger {
         let left = batch.contents();
         let gone = puts.into_iter().filter(|put| !left.contains(put));
         batch.dropped.extend(gone.map(|(digest, _)| digest));
-        order.times.late_upto = order.times.late_upto.max(late.upto.0);
-        order.late = (batch.upto < late.upto).then_some(late);
+        order.times.note_late(late.upto);
+        order.outbox.late = (batch.upto < late.upto).then_some(late);
         let superseded = before - batch.changes.len();
         tracing::info!(
             changes = before,
@@ -98,13 +95,13 @@ impl Ledger {
 
     /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
     /// then all of it gets new stamps, because some of it may have had them already.
-    pub(super) fn find_late(&self, order: &mut Order, records: &[Record]) {
-        let upto = self.0.journal.last();
+    pub(in crate::sync::ledger) fn find_late(&self, order: &mut Ordered, records: &[Record]) {
+        let upto = self.0.disk.journal.last();
         let changes = records.iter().flat_map(|record| &record.changes);
-        let mut changes = changes.filter(|change| !self.stays_here(&change.path));
-        let begun = records.first().is_some_and(|first| first.seq.0 <= order.times.late_upto);
-        if begun || changes.any(|change| self.is_stamp_late(change.stamp)) {
-            order.late = Some(Restamp { upto, ..Restamp::default() });
+        let mut changes = changes.filter(|change| !self.0.rules.stays_here(&change.path));
+        let begun = records.first().is_some_and(|first| order.times.is_late(first.seq));
+        if begun || changes.any(|change| self.0.reliance.is_late(change.stamp)) {
+            order.outbox.late = Some(Restamp { upto, ..Restamp::default() });
         }
     }
 
@@ -118,7 +115,7 @@ impl Ledger {
         more: bool,
     ) -> bool {
         let (old, own) = (change.stamp, self.node());
-        let stamp = self.0.stamps.next(self.now_ms());
+        let stamp = self.0.identity.stamps().next(self.now_ms());
         let now = Time::from_wall(self.0.clock.wall());
         let lost_to = |stamp: Stamp| stamp > old && stamp.node != own;
         if let Op::Attrs { of, .. } = &mut change.op {
@@ -153,7 +150,7 @@ impl Ledger {
         }
         if let Some(Register { attr_stamp: Some(_), entry: Some(entry), .. }) = shown {
             let op = Op::Attrs { of: stamp, attrs: entry.attrs };
-            let stamp = self.0.stamps.next(self.now_ms());
+            let stamp = self.0.identity.stamps().next(self.now_ms());
             fold.apply(&Change { path: change.path.clone(), stamp, op }, now);
         }
         true

@@ -1,0 +1,36 @@
+//! Reading a checkpoint, for follower, sweeper and `gc` alike.
+//!
+//! Owns the copy of it on the disk: it may be larger than what memory should hold, and reading it takes its time. Must
+//! never leave that copy behind.
+
+use std::fs::File;
+use std::io::BufReader;
+
+use crate::error::{Error, Result};
+use crate::remote::Remote;
+use crate::task;
+
+/// Bytes of a checkpoint that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// Reads a checkpoint by way of a new file, which `make` opens. It returns what removes it in the end, too.
+pub(super) async fn read_checkpoint<T, G>(
+    remote: &Remote,
+    name: &str,
+    make: impl FnOnce() -> Result<(File, G)> + Send + 'static,
+    read: impl FnOnce(BufReader<File>) -> Result<T> + Send + 'static,
+) -> Result<T>
+where
+    T: Send + 'static,
+    G: Send + 'static,
+{
+    let (file, copy) = task::blocking(make).await?;
+    let into = file.try_clone().map_err(|e| Error::io("open a checkpoint once more", e))?;
+    remote.get_checkpoint(name, into).await?;
+    task::blocking(move || {
+        let read = read(BufReader::with_capacity(READ_BYTES, file));
+        drop(copy);
+        read
+    })
+    .await
+}

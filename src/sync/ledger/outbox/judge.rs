@@ -1,0 +1,107 @@
+//! The verdict on a record: which of its changes stay here.
+//!
+//! Owns that decision, which a start has to repeat from what the record says. Must never part the members of a unit that one
+//! record has put.
+
+use std::collections::HashSet;
+
+use super::Outbox;
+use super::apart::{ApartReason, KeptApart, has_bytes};
+use crate::local::Note;
+use crate::namespace::{Change, Op};
+use crate::sync::ledger::stay_rules::StayRules;
+
+/// Which changes of a record stay here.
+#[derive(Debug, Default)]
+pub(in crate::sync::ledger) struct Stays {
+    /// One for each change; empty where none does.
+    each: Vec<bool>,
+    /// Why they do, for the record.
+    pub(in crate::sync::ledger) note: Note,
+}
+
+/// The changes of a record, by what becomes of them.
+#[derive(Debug, Default)]
+pub(in crate::sync::ledger) struct Split {
+    /// They are sent.
+    pub(in crate::sync::ledger) changes: Vec<Change>,
+    /// They stay here because of their names.
+    pub(in crate::sync::ledger) own: Vec<Change>,
+    /// They stay here because of what they put.
+    pub(in crate::sync::ledger) apart: Vec<Change>,
+}
+
+impl Stays {
+    /// Reports whether the change with a number stays here.
+    pub(in crate::sync::ledger) fn has(&self, number: usize) -> bool {
+        self.each.get(number).copied().unwrap_or(false)
+    }
+
+    /// Splits the changes of the record into those that are sent and those that stay here.
+    pub(in crate::sync::ledger) fn split(&self, rules: &StayRules, changes: Vec<Change>) -> Split {
+        let mut split = Split::default();
+        for (number, change) in changes.into_iter().enumerate() {
+            if self.has(number) {
+                split.apart.push(change);
+            } else if rules.stays_here(&change.path) {
+                split.own.push(change);
+            } else {
+                split.changes.push(change);
+            }
+        }
+        split
+    }
+}
+
+impl Outbox {
+    /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
+    /// what stays; on a private mount all.
+    pub(in crate::sync::ledger) fn judge(
+        &self,
+        rules: &StayRules,
+        changes: &[Change],
+        private: bool,
+    ) -> Stays {
+        if private {
+            let each = changes.iter().map(|change| !rules.stays_here(&change.path)).collect();
+            return Stays { each, note: Note { torn: Vec::new(), private } };
+        }
+        let is_empty = |change: &Change| matches!(&change.op, Op::Put(entry) if !has_bytes(entry));
+        let whole = rules.knows_no_torn() && !changes.iter().any(is_empty);
+        if !rules.is_shared() || (whole && self.apart.has_none()) {
+            return Stays::default();
+        }
+        let mut stays = Stays::default();
+        let mut stamps = HashSet::new();
+        for change in changes {
+            let stay = match &change.op {
+                Op::Put(entry) if !rules.stays_here(&change.path) => {
+                    let torn = rules.torn_by(&change.path, entry);
+                    stays.note.torn.extend(torn);
+                    torn.is_some()
+                }
+                Op::Attrs { of, .. } => {
+                    let kept = self.apart.kept(&change.path);
+                    // Others may have the version whose attributes a private mount has changed.
+                    let known = |kept: &KeptApart| {
+                        let known = self.apart.known(&change.path).map(|known| known.stamp);
+                        kept.why == ApartReason::Private && known == Some(*of)
+                    };
+                    kept.is_some_and(|kept| {
+                        kept.why != ApartReason::Used && kept.stamp == *of && !known(kept)
+                    })
+                }
+                _ => false,
+            };
+            if stay && rules.is_member(&change.path) {
+                stamps.insert(change.stamp);
+            }
+            stays.each.push(stay);
+        }
+        for (stay, change) in stays.each.iter_mut().zip(changes) {
+            // Nothing else in a record shares a stamp.
+            *stay |= stamps.contains(&change.stamp);
+        }
+        stays
+    }
+}
