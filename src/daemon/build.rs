@@ -121,7 +121,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         profiles: settings.profiles.clone(),
         private,
     };
-    let wanted = sync::EngineSettings {
+    let engine_settings = sync::EngineSettings {
         delay: settings.writeback.delay,
         pack_bytes: settings.writeback.batch.0,
         freshness: settings.remote.freshness,
@@ -132,11 +132,11 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     };
     let engine = {
         let _inside = runtime.enter();
-        Engine::open(parts, wanted, runtime.clone())?
+        Engine::open(parts, engine_settings, runtime.clone())?
     };
     let tasks = Arc::new(Tasks::detect());
     let metrics = Arc::new(Metrics::new());
-    let below = fs::FsDeps {
+    let fs_deps = fs::FsDeps {
         ledger: engine.ledger().clone(),
         freshness: engine.follower().freshness().clone(),
         fetcher: engine.fetcher().clone(),
@@ -149,7 +149,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         lock_owners: Arc::new(LockOwners::open(&dir)),
         figures: Arc::new(FigureFile::open(&dir)),
     };
-    let rules = FsOptions {
+    let fs_options = FsOptions {
         deadline: settings.remote.deadline,
         open_wait: settings.writeback.open_wait,
         read_only: settings.mount.writes == Writes::None,
@@ -160,7 +160,7 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
         profiles: settings.profiles.clone(),
         cache_dir: dir.path().to_owned(),
     };
-    let fs = Filesystem::new(below, rules);
+    let fs = Filesystem::new(fs_deps, fs_options);
     // Only the file is needed; its name is removed at once.
     let (probe, _) = staging.create()?;
     engine.start();

@@ -13,7 +13,7 @@ import sys
 
 SOURCE = "import numba\n\n\n@numba.njit(cache=True)\ndef f(x):\n    return x + x\n"
 RIGHT = {3: "6", 2.5: "5.0"}
-# Who does the next of its two steps.
+# The orders of the two steps of both processes: each number is the process that takes a step.
 ORDERS = sorted(set(itertools.permutations((0, 0, 1, 1))))
 
 
@@ -62,11 +62,11 @@ def race(sources, count, mounts):
         for worker, value in zip(writers, values):
             told = worker.call(path, value, gated=True)
             assert told == {"stopped": "_save_index"}, told
-        for who in ORDERS[number % len(ORDERS)]:
-            writers[who].say({"go": True})
-            told = writers[who].hear()
+        for turn in ORDERS[number % len(ORDERS)]:
+            writers[turn].say({"go": True})
+            told = writers[turn].hear()
             if "stopped" not in told:
-                note(found, path, values[who], told, "writer")
+                note(found, path, values[turn], told, "writer")
             for worker in readers:
                 for value in RIGHT:
                     note(found, path, value, worker.call(path, value), "reader")

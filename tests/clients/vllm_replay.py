@@ -38,7 +38,7 @@ def artifacts():
 
 
 def look():
-    """Returns who has written what is there; None where nothing is complete."""
+    """Returns the writer of each present file; None if nothing is complete."""
     try:
         writers = {"list": read(LIST)}
     except FileNotFoundError:

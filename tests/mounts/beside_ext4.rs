@@ -64,7 +64,7 @@ enum Act {
 type Step = (usize, Act);
 
 fn step(dice: &mut Dice) -> Step {
-    let who = dice.below(2) as usize;
+    let which = dice.below(2) as usize;
     let mut path = || dice.below(PATHS.len() as u64) as usize;
     let (one, other) = (path(), path());
     let (len, at, flag) = (dice.below(9000), dice.below(12_000), dice.below(3) as u32);
@@ -96,7 +96,7 @@ fn step(dice: &mut Dice) -> Step {
         30 => Act::Stat(one),
         _ => Act::List(one),
     };
-    (who, act)
+    (which, act)
 }
 
 fn bytes(seed: u64, len: u64) -> Vec<u8> {
@@ -251,8 +251,8 @@ impl Sides<'_> {
         for base in [&disk, &mount] {
             std::fs::create_dir(base).must("mkdir");
         }
-        for (number, (who, act)) in steps.iter().enumerate() {
-            let process = &mut self.processes[*who];
+        for (number, (which, act)) in steps.iter().enumerate() {
+            let process = &mut self.processes[*which];
             let [wanted, told] =
                 [&disk, &mount].map(|base| take(process, base, number as u64, act));
             if wanted != told {
@@ -278,7 +278,7 @@ impl Sides<'_> {
                 at = at.min(steps.len());
             }
         }
-        let lines = steps.iter().map(|(who, act)| format!("  process {who}: {act:?}\n"));
+        let lines = steps.iter().map(|(which, act)| format!("  process {which}: {act:?}\n"));
         format!("{}{why}", lines.collect::<String>())
     }
 }

@@ -282,10 +282,10 @@ fn clients_triton_without_a_gpu() {
     assert_eq!(warm["cubin"], cold["cubin"]);
 }
 
-fn compile(cluster: &Cluster, node: &Node, source: &str, who: &str) -> String {
-    let log = cluster.site.path().join(format!("{who}.stats"));
+fn compile(cluster: &Cluster, node: &Node, source: &str, name: &str) -> String {
+    let log = cluster.site.path().join(format!("{name}.stats"));
     let mut ccache = command(cluster, Path::new("ccache"), "", &["cc", "-O1", "-c", source, "-o"]);
-    ccache.arg(format!("{who}.o")).env("CCACHE_DIR", node.at("ccache"));
+    ccache.arg(format!("{name}.o")).env("CCACHE_DIR", node.at("ccache"));
     ccache.env("CCACHE_STATSLOG", &log).env("CCACHE_COMPILERCHECK", "content");
     run(&mut ccache, LIMIT_MS).good();
     std::fs::read_to_string(&log).must("ccache's own account")
@@ -309,15 +309,15 @@ fn clients_ccache(io: Io) {
     for k in 0..3 {
         let said = compile(&cluster, &cluster.b, &format!("f{k}.c"), &format!("warm{k}"));
         assert!(said.contains("cache_hit") && !said.contains("error"), "{said}");
-        let object = |who: &str| std::fs::read(cluster.site.path().join(format!("{who}{k}.o")));
+        let object = |name: &str| std::fs::read(cluster.site.path().join(format!("{name}{k}.o")));
         assert!(object("warm").must("read") == object("cold").must("read"));
     }
     std::thread::scope(|scope| {
-        for who in 0..4 {
-            let (cluster, node) = (&cluster, if who % 2 == 0 { &cluster.a } else { &cluster.b });
+        for number in 0..4 {
+            let (cluster, node) = (&cluster, if number % 2 == 0 { &cluster.a } else { &cluster.b });
             scope.spawn(move || {
                 for k in 0..6 {
-                    compile(cluster, node, &format!("f{k}.c"), &format!("busy{who}-{k}"));
+                    compile(cluster, node, &format!("f{k}.c"), &format!("busy{number}-{k}"));
                 }
             });
         }
@@ -452,11 +452,11 @@ fn clients_sccache(io: Io) {
         return;
     }
     let cluster = Cluster::two(io);
-    let server = |node: &Node, who: &str| Sccache {
+    let server = |node: &Node, name: &str| Sccache {
         cluster: &cluster,
         program: &program,
         dir: node.at("sccache"),
-        socket: cluster.site.path().join(format!("{who}.sock")),
+        socket: cluster.site.path().join(format!("{name}.sock")),
     };
     std::fs::write(cluster.site.path().join("f.c"), "int f(int x) { return 3 * x; }\n")
         .must("write");
@@ -467,7 +467,7 @@ fn clients_sccache(io: Io) {
     // It lists the cache once, at its start.
     sleep_ms(1_150);
     assert_eq!(server(&cluster.b, "b").compile("f.c", "b.o"), (1, 0), "warm on the other node");
-    let object = |who: &str| std::fs::read(cluster.site.path().join(who)).must("read");
+    let object = |name: &str| std::fs::read(cluster.site.path().join(name)).must("read");
     assert!(object("a.o") == object("b.o"));
 }
 in_both_modes!(clients_sccache);

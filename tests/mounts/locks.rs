@@ -370,7 +370,7 @@ fn p15_locks_let_waiters_be_killed(io: Io) {
             assert!(start.elapsed().as_millis() < 2_000, "{signal:?} took {:?}", start.elapsed());
         }
         holder.flock(held, UNLOCK).must("unlock");
-        assert!(!is_locked(&path), "the lock of one who died waiting");
+        assert!(!is_locked(&path), "the lock of a process that died waiting");
     });
 }
 in_both_modes!(p15_locks_let_waiters_be_killed);

@@ -18,18 +18,19 @@ const ENTRIES: usize = 250;
 const OWN: [&str; 3] = ["entry-", "tmp.", "probe-"];
 
 /// Puts entries by temporary and rename, with the usual other operations of programs.
-fn work(mount: &Path, who: &str) -> BTreeSet<String> {
+fn work(mount: &Path, worker: &str) -> BTreeSet<String> {
     let mut process = SyscallProcess::new();
     let mut left = BTreeSet::new();
     for k in 0..ENTRIES {
-        let (temporary, name) = (mount.join(format!("tmp.{who}.{k}")), format!("entry-{who}-{k}"));
+        let (temporary, name) =
+            (mount.join(format!("tmp.{worker}.{k}")), format!("entry-{worker}-{k}"));
         // Probes for the right to write: a file is made, unlinked while open, written, closed.
-        let probe = mount.join(format!("probe-{who}"));
+        let probe = mount.join(format!("probe-{worker}"));
         let fd = process.open(&probe, SCRATCH, 0o600).must("a probe");
         process.unlink(&probe).must("unlink the probe");
         process.write(fd, b"x").must("write the probe");
         process
-            .put_with(&temporary, CREATE_NEW, 1 << 20, 0, format!("{who} {k}").as_bytes())
+            .put_with(&temporary, CREATE_NEW, 1 << 20, 0, format!("{worker} {k}").as_bytes())
             .must("put a temporary");
         process.rename(&temporary, &mount.join(&name)).must("rename it");
         process.close(fd).must("close the probe");
@@ -77,9 +78,9 @@ pub(crate) fn under_load(cluster: &Cluster) {
         .collect();
     let workers: Vec<_> =
         [("a1", &cluster.a), ("a2", &cluster.a), ("b1", &cluster.b), ("b2", &cluster.b)]
-            .map(|(who, node)| (who, node.mount.clone()))
+            .map(|(worker, node)| (worker, node.mount.clone()))
             .into_iter()
-            .map(|(who, mount)| thread(move || work(&mount, who)))
+            .map(|(worker, mount)| thread(move || work(&mount, worker)))
             .collect();
     let mut expected = BTreeSet::new();
     for worker in workers {

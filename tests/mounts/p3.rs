@@ -75,14 +75,14 @@ pub(crate) fn replaced(cluster: &Cluster) {
     eventually(5_000, "node B sees the name gone", || {
         if on_b.exists() { Err("still there".to_owned()) } else { Ok(()) }
     });
-    for (holder, who) in &mut holders {
-        holder.check(who);
+    for (holder, name) in &mut holders {
+        holder.check(name);
     }
     let mut extra = SyscallProcess::new();
     extra.put(&cluster.b.at("file"), &version(5)).must("B writes the name");
     cluster.settle();
-    for (holder, who) in &mut holders {
-        holder.check(who);
+    for (holder, name) in &mut holders {
+        holder.check(name);
     }
 }
 

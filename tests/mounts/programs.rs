@@ -344,8 +344,8 @@ fn programs_git(io: Io) {
     let git = |words: &[&str]| {
         let mut command = Command::new(words[0]);
         command.args(&words[1..]).env("HOME", cluster.site.path()).env("GIT_CONFIG_NOSYSTEM", "1");
-        for who in ["AUTHOR", "COMMITTER"] {
-            command.env(format!("GIT_{who}_NAME"), "t").env(format!("GIT_{who}_EMAIL"), "t@t");
+        for role in ["AUTHOR", "COMMITTER"] {
+            command.env(format!("GIT_{role}_NAME"), "t").env(format!("GIT_{role}_EMAIL"), "t@t");
         }
         command::run(&mut command, 120_000).good()
     };

@@ -172,16 +172,16 @@ fn bad_input_staged_files_that_are_spoilt(io: Io) {
                     let cut = read == &bytes[..CUT] || read.is_empty();
                     read == bytes || (how == Spoil::Cut && cut)
                 };
-                let mut look = |path: &Path, who: &str| {
+                let mut look = |path: &Path, opener: &str| {
                     let read = reader.get(path);
                     match &read {
-                        Ok(read) => assert!(right(read), "{name}: {who} reads other bytes"),
+                        Ok(read) => assert!(right(read), "{name}: {opener} reads other bytes"),
                         Err(errno) => {
-                            assert_eq!(*errno, Errno::NOENT, "{name}: {who}");
+                            assert_eq!(*errno, Errno::NOENT, "{name}: {opener}");
                             missed = true;
                         }
                     }
-                    assert_eq!(reader.stat(path).is_ok(), read.is_ok(), "{name}: {who} stats");
+                    assert_eq!(reader.stat(path).is_ok(), read.is_ok(), "{name}: {opener} stats");
                 };
                 for _ in 0..3 {
                     look(&on_a, "a reader");
