@@ -17,6 +17,7 @@ mod programs;
 mod random;
 mod scenes;
 mod sent_back;
+mod told;
 mod unit_cases;
 mod unit_random;
 mod unit_users;
