@@ -8,6 +8,7 @@ mod closed;
 mod faults;
 mod given;
 mod kernel;
+mod locked;
 mod mapped;
 mod model;
 mod node;

@@ -440,7 +440,7 @@ impl Filesystem {
                 OpenStep::Done(Ok(self.attach_reader(state, ino, wish, source)))
             }
             (None, Some((_, 0))) => {
-                OpenStep::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
+                OpenStep::Done(Ok(self.attach_bytes(state, ino, wish, Bytes::Empty)))
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
