@@ -33,14 +33,20 @@ impl Filesystem {
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
         };
-        let handle = state.add_file(reader(ino, wish, Bytes::Source(source)));
+        let handle = self.add_file(state, reader(ino, wish, Bytes::Source(source)));
         Opened { handle, io, no_flush: true }
     }
 
     /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
-    pub(super) fn attach_bytes(state: &mut State, ino: Ino, wish: &Wish, bytes: Bytes) -> Opened {
+    pub(super) fn attach_bytes(
+        &self,
+        state: &mut State,
+        ino: Ino,
+        wish: &Wish,
+        bytes: Bytes,
+    ) -> Opened {
         let io = beside(state, ino);
-        let handle = state.add_file(reader(ino, wish, bytes));
+        let handle = self.add_file(state, reader(ino, wish, bytes));
         Opened { handle, io, no_flush: true }
     }
 
@@ -140,7 +146,7 @@ impl Filesystem {
         {
             live.mapped = true;
         }
-        let handle = state.add_file(OpenFile {
+        let file = OpenFile {
             ino,
             who,
             user: wish.caller.uid,
@@ -155,7 +161,8 @@ impl Filesystem {
             closed: false,
             flushed: false,
             torn: false,
-        });
+        };
+        let handle = self.add_file(state, file);
         Opened { handle, io, no_flush: false }
     }
 }

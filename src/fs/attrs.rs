@@ -143,16 +143,23 @@ impl Filesystem {
         };
         // Programs ask for the root to see whether the mount works; that must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
-            return self.attr_of(&self.0.state.lock(), ino).into();
+            return self.told_attr(ino).into();
         }
         // A process may have this as its working directory and ask for nothing else: it must not grow stale.
         self.0.rooms.freshness.note_activity();
         let this = self.clone();
         Answer::later(async move {
             this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
-            let state = this.0.state.lock();
-            this.attr_of(&state, ino)
+            this.told_attr(ino)
         })
+    }
+
+    /// Returns attributes for the kernel, which goes by them from now on.
+    fn told_attr(&self, ino: Ino) -> Reply<(Attr, Duration)> {
+        let mut state = self.0.state.lock();
+        let (attr, ttl) = self.attr_of(&state, ino)?;
+        state.names.note_told(&attr);
+        Ok((attr, ttl))
     }
 
     /// Returns the attributes of a handle that has bytes of its own on an inode that is not its own.

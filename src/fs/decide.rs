@@ -138,6 +138,19 @@ pub(super) enum OpenPlan {
     Fail(Errno),
 }
 
+impl OpenPlan {
+    /// Reports whether the caller gets what the kernel has checked its rights on: the inode, or the next version of it.
+    pub(super) fn is_of_the_inode(self) -> bool {
+        match self {
+            Self::Read | Self::ReadLive | Self::Join | Self::JoinAside | Self::Begin => true,
+            Self::Aside { .. } => true,
+            Self::ReadCurrent | Self::Wait | Self::Settle | Self::LookAgain | Self::Fail(_) => {
+                false
+            }
+        }
+    }
+}
+
 /// Decides what an open comes to.
 pub(super) fn decide_open(asked: OpenRequest, is: Is, name: NameHas) -> OpenPlan {
     let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };

@@ -7,7 +7,11 @@ use std::time::Duration;
 use hearthfs_mount::{Answer, Caller, Errno, FlockKind, Handle, Reply};
 
 use super::filesystem::Filesystem;
+use super::handles::OpenFile;
+use super::inode::{DirEntryKey, InodeKind};
+use super::live::Lives;
 use super::locks::{Asked, Waits};
+use super::names::Names;
 use super::state::State;
 use crate::clock;
 
@@ -61,21 +65,60 @@ impl Filesystem {
             None => Err(Errno::EAGAIN),
         }
     }
+
+    /// Adds an open file, which shares the lock of its name.
+    pub(super) fn add_file(&self, state: &mut State, file: OpenFile) -> Handle {
+        let further = self.further_names_of(state, &file);
+        state.add_file(file, &further)
+    }
+
+    /// Returns all names of a file with hard links, where the kernel knows their directories: whichever of them another
+    /// process opens, also one that no process has looked up yet, it has one lock.
+    fn further_names_of(&self, state: &State, file: &OpenFile) -> Vec<DirEntryKey> {
+        if !state.is_linked(file) {
+            return Vec::new();
+        }
+        self.0.rooms.ledger.read(|fold| {
+            let names = names_of(&state.names, &state.lives, file);
+            let names = names.filter_map(|spot| state.names.path_of(spot));
+            let groups = names.filter_map(|name| fold.visible(&name)?.entry?.link);
+            let all = groups.flat_map(|group| fold.links(group));
+            all.filter_map(|name| state.names.spot_of(name)).collect()
+        })
+    }
 }
 
 impl State {
+    /// Reports whether an open file is of one with hard links.
+    fn is_linked(&self, file: &OpenFile) -> bool {
+        let of_live = |id| self.lives.get(id).is_some_and(|live| live.link.is_some());
+        file.live.is_some_and(of_live)
+            || self.names.inode(file.ino).is_some_and(|inode| match &inode.node {
+                InodeKind::Entry(published) => published.entry.link.is_some(),
+                InodeKind::Live(id) => of_live(*id),
+                _ => false,
+            })
+    }
+
     /// Has an open file share the lock of the name that it was opened by.
-    pub(super) fn share_lock(&mut self, handle: Handle) {
+    pub(super) fn share_lock(&mut self, handle: Handle, further: &[DirEntryKey]) {
         let Some(file) = self.handles.file(handle) else { return };
-        let inode = self.names.inode(file.ino);
-        // A handle may stand on an inode that is not its file's, and a version that was replaced has no name.
-        let written = file.live.and_then(|id| self.lives.get(id));
-        let places = inode.map_or(&[][..], |inode| &inode.places);
-        let own = written.and_then(|live| live.place());
-        let names = own.into_iter().chain(places);
-        let last = inode.and_then(|inode| inode.last.as_ref());
+        let names = names_of(&self.names, &self.lives, file);
+        let last = self.names.inode(file.ino).and_then(|inode| inode.last.as_ref());
         let former = last.filter(|spot| self.names.knows(spot));
         let former = former.filter(|_| names.clone().next().is_none());
-        self.locks.open(handle, file.ino, names, former);
+        self.locks.open(handle, file.ino, names.chain(further), former);
     }
+}
+
+/// Yields the names that an open file goes by. It may stand on an inode that is not its file's, and a version that was
+/// replaced has none.
+fn names_of<'a>(
+    names: &'a Names,
+    lives: &'a Lives,
+    file: &'a OpenFile,
+) -> impl Iterator<Item = &'a DirEntryKey> + Clone {
+    let written = file.live.and_then(|id| lives.get(id));
+    let places = names.inode(file.ino).map_or(&[][..], |inode| &inode.places);
+    written.and_then(|live| live.place()).into_iter().chain(places)
 }

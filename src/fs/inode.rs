@@ -4,12 +4,12 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Backing, Ino};
+use hearthfs_mount::{Attr, Backing, Ino};
 use parking_lot::Mutex;
 
 use crate::digest::Digest;
 use crate::local::Pin;
-use crate::namespace::Entry;
+use crate::namespace::{Attrs, Entry};
 use crate::stamp::Stamp;
 
 /// Where a name stands: its directory's inode and the name.
@@ -44,6 +44,33 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(file: File, pin: Option<Pin>) -> Arc<Self> {
         Arc::new(Self { backing: Arc::new(Backing::new(file)), end: Mutex::new(()), _pin: pin })
+    }
+}
+
+/// What decides which callers may open a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct AccessRights {
+    uid: u32,
+    gid: u32,
+    bits: u32,
+}
+
+impl AccessRights {
+    /// The bits that the kernel compares: not those that lend the rights of an owner or group.
+    const BITS: u32 = 0o777;
+
+    pub(super) fn of(attrs: &Attrs) -> Self {
+        Self { uid: attrs.uid, gid: attrs.gid, bits: attrs.mode & Self::BITS }
+    }
+
+    /// Returns those that the kernel learns with these attributes.
+    pub(super) fn told(attr: &Attr) -> Self {
+        Self { uid: attr.uid, gid: attr.gid, bits: u32::from(attr.perm) & Self::BITS }
+    }
+
+    /// Returns owner, group and mode.
+    pub(super) fn parts(self) -> (u32, u32, u32) {
+        (self.uid, self.gid, self.bits)
     }
 }
 
@@ -116,11 +143,13 @@ pub(super) struct Inode {
     pub(super) last: Option<DirEntryKey>,
     /// When another node's change of this directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
+    /// The rights that the kernel was told last: it checks callers by these.
+    pub(super) told: Option<AccessRights>,
 }
 
 impl Inode {
     pub(super) fn new(node: InodeKind) -> Self {
-        let (mode, source, last, changed_elsewhere) = (None, None, None, None);
+        let (mode, source, last, changed_elsewhere, told) = (None, None, None, None, None);
         Self {
             node,
             lookups: 0,
@@ -132,6 +161,7 @@ impl Inode {
             places: Vec::new(),
             last,
             changed_elsewhere,
+            told,
         }
     }
 

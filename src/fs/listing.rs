@@ -144,6 +144,7 @@ impl Filesystem {
             }
             if sink(&entry) {
                 if entry.found.is_some() {
+                    state.names.note_untold(entry.ino);
                     state.names.forget(entry.ino, 1);
                 }
                 return true;

@@ -232,6 +232,7 @@ impl Filesystem {
         let retry = state.retries.at(tid, spot, now)?;
         retry.seat = Some(ino);
         state.names.count_lookup(ino);
+        state.names.note_told(&attr);
         let found = Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO };
         Some((found, idle))
     }
@@ -351,6 +352,7 @@ impl Filesystem {
         left: Duration,
     ) -> Found {
         state.names.count_lookup(attr.ino);
+        state.names.note_told(&attr);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
             Duration::ZERO
         } else {

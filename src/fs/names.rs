@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use hearthfs_mount::{Errno, Ino};
+use hearthfs_mount::{Attr, Errno, Ino};
 
-use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Published};
+use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Published};
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -148,6 +148,20 @@ impl Names {
     pub(super) fn set_group(&mut self, group: Option<Stamp>, ino: Ino) {
         if let Some(group) = group {
             self.groups.insert(group, ino);
+        }
+    }
+
+    /// Notes the rights in an answer to the kernel.
+    pub(super) fn note_told(&mut self, attr: &Attr) {
+        if let Some(inode) = self.inodes.get_mut(&attr.ino) {
+            inode.told = Some(AccessRights::told(attr));
+        }
+    }
+
+    /// Notes that an answer was not given after all.
+    pub(super) fn note_untold(&mut self, ino: Ino) {
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.told = None;
         }
     }
 

@@ -82,7 +82,7 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         if aside {
             state.uncount_open(ino);
-            return Self::attach_bytes(&mut state, ino, wish, Bytes::Source(source));
+            return self.attach_bytes(&mut state, ino, wish, Bytes::Source(source));
         }
         let shared = state.names.inode_mut(ino).and_then(|inode| {
             inode.opens -= 1;

@@ -14,7 +14,7 @@ use super::begin::BeginBase;
 use super::decide::{Is, LiveIs, NameHas, OpenPlan, StageIs, WritersAre, decide_open};
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
-use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Published, Source};
+use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Published, Source};
 use super::live::Live;
 use super::retry::{Retry, Try};
 use super::state::State;
@@ -258,6 +258,12 @@ impl Filesystem {
         let state = &mut *guard;
         let (plan, name) = self.decide(state, ino, wish);
         let live = state.names.inode(ino).and_then(Inode::live);
+        if plan.is_of_the_inode() {
+            let there = name.as_ref().and_then(|name| name.rights);
+            if let Err(errno) = self.may_open(state, ino, wish, there) {
+                return OpenStep::Done(Err(errno));
+            }
+        }
         match plan {
             OpenPlan::Fail(errno) => OpenStep::Done(Err(errno)),
             OpenPlan::LookAgain => OpenStep::Done(Err(Errno::ESTALE)),
@@ -389,7 +395,9 @@ impl Filesystem {
             && seen.as_ref().is_some_and(|seen| {
                 self.permits(&wish.caller, &seen.entry.attrs, wish.wants()).is_ok()
             });
+        let there = seen.as_ref().filter(|_| bound);
         NameFound {
+            rights: there.map(|seen| AccessRights::of(&seen.entry.attrs)),
             bound: (bound || hidden) && !(wish.writes() && state.has_successor(spot)),
             own: state.own_live(spot, seen.as_ref(), wish.who).is_some_and(|id| !is_it(&id)),
             joinable: state
@@ -432,7 +440,7 @@ impl Filesystem {
                 OpenStep::Done(Ok(self.attach_reader(state, ino, wish, source)))
             }
             (None, Some((_, 0))) => {
-                OpenStep::Done(Ok(Self::attach_bytes(state, ino, wish, Bytes::Empty)))
+                OpenStep::Done(Ok(self.attach_bytes(state, ino, wish, Bytes::Empty)))
             }
             (None, Some((digest, size))) => {
                 state.count_open(ino);
@@ -508,6 +516,8 @@ fn base_at_rest(state: &State, base: BeginBase) -> OpenStep {
 /// What a name has beside an inode.
 #[derive(Debug)]
 pub(super) struct NameFound {
+    /// Those of the inode by now, if its name leads to it.
+    rights: Option<AccessRights>,
     bound: bool,
     own: bool,
     joinable: Option<LiveId>,

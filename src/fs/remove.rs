@@ -139,6 +139,8 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         drop(written.apply());
         state.retire(&spot);
+        // Of a file that another node has removed before.
+        state.locks.unlink(&spot);
         let inside = with_editions.map(|path| Self::editions_inside(&state, &path));
         drop(state);
         if let Some(inside) = inside {

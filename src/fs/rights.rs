@@ -13,8 +13,9 @@ use std::time::Duration;
 use hearthfs_mount::{Caller, Ino, Reply};
 
 use super::filesystem::Filesystem;
+use super::inode::{AccessRights, InodeKind};
 use super::state::State;
-use super::wish::wants;
+use super::wish::{Wish, wants};
 
 /// How much longer than the deadline a request may be on its way from the kernel's check to ours.
 const REQUEST_SLACK: Duration = Duration::from_secs(5);
@@ -49,6 +50,35 @@ impl Filesystem {
             state.retries.take(caller.tid)
         };
         self.give_up_seat(retry);
+    }
+
+    /// Checks an open once more where the kernel goes by rights that the file does not have any more: they were changed by
+    /// another inode of the same file or on another node, and what the kernel remembers by inode is not taken back. `there`:
+    /// those that the namespace has for the inode.
+    pub(super) fn may_open(
+        &self,
+        state: &State,
+        ino: Ino,
+        wish: &Wish,
+        there: Option<AccessRights>,
+    ) -> Reply<()> {
+        let Some(inode) = state.names.inode(ino) else { return Ok(()) };
+        let now = match &inode.node {
+            InodeKind::Directory => return Ok(()),
+            InodeKind::Entry(published) | InodeKind::Reserved(published) => {
+                there.unwrap_or_else(|| AccessRights::of(&published.entry.attrs))
+            }
+            InodeKind::Gone(entry) => AccessRights::of(&entry.attrs),
+            InodeKind::Live(id) => match state.lives.get(*id) {
+                Some(live) => AccessRights::of(&live.attrs),
+                None => return Ok(()),
+            },
+        };
+        // What the kernel does not know yet is being made: its mode does not bind its maker.
+        if inode.lookups == 0 || inode.told == Some(now) {
+            return Ok(());
+        }
+        self.mode_permits(&wish.caller, now.parts(), wish.wants())
     }
 
     /// Checks a directory's permission bits once more if another node has changed it a moment ago.

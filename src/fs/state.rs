@@ -58,15 +58,15 @@ impl State {
         }
     }
 
-    /// Adds an open file, which shares the lock of its name.
-    pub(super) fn add_file(&mut self, file: OpenFile) -> Handle {
+    /// Adds an open file, which shares the lock of its name; `further`: those that the file has beside it.
+    pub(super) fn add_file(&mut self, file: OpenFile, further: &[DirEntryKey]) -> Handle {
         if file.aside
             && let Some(inode) = self.names.inode_mut(file.ino)
         {
             inode.asides += 1;
         }
         let handle = self.handles.add_file(file);
-        self.share_lock(handle);
+        self.share_lock(handle, further);
         handle
     }
 

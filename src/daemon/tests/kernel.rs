@@ -56,6 +56,12 @@ pub(super) struct Kernel<'a> {
     arrived: Cell<u64>,
 }
 
+fn tree_path(path: &str) -> TreePath {
+    path.split('/').fold(TreePath::root(), |dir, name| {
+        dir.join(name.as_bytes()).expect("tests have plain paths")
+    })
+}
+
 impl<'a> Kernel<'a> {
     pub(super) fn start(runtime: &'a Runtime, settings: Settings, passthrough: bool) -> Self {
         let mut kernel = Self {
@@ -192,10 +198,16 @@ impl<'a> Kernel<'a> {
         self.requests_before.set(requests_before);
     }
 
+    /// Has a change of a mode by another node arrive before the next request.
+    pub(super) fn expect_mode(&self, path: &str, mode: u32) {
+        let path = tree_path(path);
+        let register = self.rooms().engine.ledger().read(|fold| fold.register(&path)).unwrap();
+        let attrs = Attrs { mode, ..register.entry.unwrap().attrs };
+        self.arrival.replace(vec![(path, Op::Attrs { of: register.stamp, attrs })]);
+    }
+
     fn change_of(&self, path: &str, file: Option<(&[u8], Rights)>) -> (TreePath, Op) {
-        let path = path.split('/').fold(TreePath::root(), |dir, name| {
-            dir.join(name.as_bytes()).expect("tests have plain paths")
-        });
+        let path = tree_path(path);
         let op = file.map_or(Op::Remove, |(bytes, Rights { uid, gid, mode })| {
             let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
             let (file, staged) = self.rooms().engine.ledger().staging().create().unwrap();

@@ -43,9 +43,22 @@ impl Model {
         if refused { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
+    /// A name goes, and any name below it: the next file there has another lock. What another node removes keeps its lock.
+    pub(super) fn part_locks(&mut self, path: &str) {
+        self.tables.retain(|name, _| name != path && !is_below(name, path));
+    }
+
+    /// A file gets a further name, which shares its lock. What had that name before has gone.
+    pub(super) fn link_locks(&mut self, from: &str, to: &str) {
+        self.part_locks(to);
+        if let Some(table) = self.tables.get(from).copied() {
+            self.tables.insert(to.to_owned(), table);
+        }
+    }
+
     /// A lock goes where its name goes; what had that name parts with it.
     pub(super) fn move_locks(&mut self, from: &str, to: &str) {
-        self.tables.remove(to);
+        self.part_locks(to);
         let names: Vec<String> = self
             .tables
             .keys()

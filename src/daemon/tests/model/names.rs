@@ -39,9 +39,7 @@ impl Model {
             self.put(from, thing.clone());
         }
         self.put(to, thing);
-        if let Some(table) = self.tables.get(from).copied() {
-            self.tables.insert(to.to_owned(), table);
-        }
+        self.link_locks(from, to);
         Ok(())
     }
 
@@ -74,7 +72,7 @@ impl Model {
             self.remove(path);
         }
         self.detach(path);
-        self.tables.remove(path);
+        self.part_locks(path);
         Ok(())
     }
 
@@ -90,8 +88,7 @@ impl Model {
             return Err(Errno::ENOTEMPTY);
         }
         self.remove(path);
-        // What was closed under the name before the directory was made.
-        self.detach(path);
+        self.part_locks(path);
         Ok(())
     }
 
