@@ -279,6 +279,17 @@ impl State {
         }
     }
 
+    /// Takes a name that leads nowhere from what was closed under it and removed by another node: something else is made
+    /// there now.
+    pub(super) fn take_name(&mut self, spot: &DirEntryKey) {
+        for id in self.names.lives(spot).to_vec() {
+            self.unplace_live(id);
+            if let Some(live) = self.lives.get(id) {
+                live.wake();
+            }
+        }
+    }
+
     /// Makes a live file one that will never be an entry, and wakes those that wait for it. Returns the name that
     /// the kernel may still believe in.
     #[must_use]

@@ -153,3 +153,33 @@ fn a_writer_opens_what_was_renamed_over_a_closed_file() {
         assert_eq!(get(kernel, &bob, "file"), b"new");
     });
 }
+
+/// What was closed and is written on loses its name to a file that is renamed there, also where the daemon sees no write.
+#[test]
+fn what_is_written_after_a_rename_over_a_closed_file_is_lost() {
+    in_both_modes(|kernel| {
+        let (first, second) = (Program::start(), Program::start());
+        let (who, whom) = (first.caller(), second.caller());
+        let write = OpenFlags { read: false, ..UPDATE };
+        for written_before in [true, false] {
+            kernel.open(&who, "new", 1, write, true).unwrap();
+            kernel.open(&whom, "file", 2, OpenFlags { truncate: true, ..write }, true).unwrap();
+            kernel.duplicate(2, 3);
+            kernel.write(2, 0, b"closed").unwrap();
+            kernel.close(&whom, 2).unwrap();
+            if written_before {
+                kernel.write(3, 0, b"C").unwrap();
+            }
+            kernel.rename(&who, "new", "file").unwrap();
+            if !written_before {
+                kernel.write(3, 0, b"C").unwrap();
+            }
+            assert_eq!(get(kernel, &second, "file"), b"closed", "until the new one is closed");
+            kernel.write(1, 0, b"new").unwrap();
+            kernel.close(&who, 1).unwrap();
+            kernel.close(&whom, 3).unwrap();
+            assert_eq!(get(kernel, &first, "file"), b"new", "written before: {written_before}");
+            kernel.unlink(&who, "file").unwrap();
+        }
+    });
+}
