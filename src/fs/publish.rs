@@ -382,6 +382,7 @@ impl Filesystem {
             if let Some(live) = state.lives.get_mut(id).filter(|live| !live.is_dropped()) {
                 live.part();
                 live.clean = digested.mark;
+                live.left = Some(entry.kind);
                 live.attrs = entry.attrs;
             }
             return Ok(Announced::Done(false));
@@ -395,6 +396,7 @@ impl Filesystem {
             return Ok(Announced::Done(true));
         };
         live.attrs = entry.attrs.clone();
+        live.left = Some(entry.kind.clone());
         live.attrs_moved = false;
         (live.began, live.base, live.renamed) = (stamp, stamp, false);
         if let Some(put) = stamp {
