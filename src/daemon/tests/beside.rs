@@ -231,3 +231,17 @@ fn a_file_with_two_names_is_emptied_by_a_program_that_has_left_an_older_version_
         assert_eq!(get(kernel, &other, "further"), b"");
     });
 }
+
+#[test]
+fn a_killed_program_that_has_only_set_a_mode_publishes_nothing() {
+    in_both_modes(|kernel| {
+        let (mut killed, other) = (Program::start(), Program::start());
+        put(kernel, &other, "file", b"older");
+        kernel.open(&killed.caller(), "file", 1, UPDATE, false).unwrap();
+        put(kernel, &other, "file", b"newer");
+        kernel.set_mode(&killed.caller(), 1, 0o640).unwrap();
+        killed.kill();
+        kernel.close(&killed.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &other, "file"), b"newer");
+    });
+}
