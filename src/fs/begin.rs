@@ -274,6 +274,7 @@ impl Filesystem {
             begun: begun.unwrap_or_else(|| self.moment()),
             base: base.published.as_ref().and_then(|published| published.stamp),
             same_as: base.published.clone().filter(|_| !truncate && base.spot.is_some()),
+            left: base.published.as_ref().map(|published| published.entry.kind.clone()),
             link: link.filter(|_| base.spot.is_some()),
             fresh: (is_new && creates) || (truncate && (is_new || had_bytes)),
             empties: truncate && had_bytes,

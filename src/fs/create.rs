@@ -121,6 +121,7 @@ impl Filesystem {
         self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
         let attrs = new.attrs.clone();
         let base = BeginBase { spot: Some(spot.clone()), published: None, attrs, copy: None };
+        state.take_name(spot);
         let id = self.begin_live(state, LiveOn::Fresh, wish, &base, (file, staged, clean), true)?;
         if new.temporary {
             state.names.leave_unremembered(spot);

@@ -142,8 +142,12 @@ impl OpenPlan {
     /// Reports whether the caller gets what the kernel has checked its rights on: the inode, or the next version of it.
     pub(super) fn is_of_the_inode(self) -> bool {
         match self {
-            Self::Read | Self::ReadLive | Self::Join | Self::JoinAside | Self::Begin => true,
-            Self::Aside { .. } => true,
+            Self::Read
+            | Self::ReadLive
+            | Self::Join
+            | Self::JoinAside
+            | Self::Begin
+            | Self::Aside { .. } => true,
             Self::ReadCurrent | Self::Wait | Self::Settle | Self::LookAgain | Self::Fail(_) => {
                 false
             }

@@ -143,6 +143,8 @@ pub(super) struct Live {
     pub(super) attrs_moved: bool,
     /// What its bytes are those of, as long as nothing is written.
     pub(super) same_as: Option<Published>,
+    /// The content that its name had from it last, or that it began from, also where it was emptied then.
+    pub(super) left: Option<EntryKind>,
     /// When it was begun, or what its bytes are the next version of.
     pub(super) begun: Moment,
     /// The put of which it is the next version, if it is the same file.
@@ -194,6 +196,7 @@ pub(super) struct Start {
     pub(super) begun: Moment,
     pub(super) base: Option<Stamp>,
     pub(super) same_as: Option<Published>,
+    pub(super) left: Option<EntryKind>,
     pub(super) link: Option<Stamp>,
     pub(super) fresh: bool,
     pub(super) empties: bool,
@@ -219,6 +222,7 @@ impl Live {
             attrs: start.attrs,
             attrs_moved: false,
             same_as: start.same_as,
+            left: start.left,
             begun: start.begun,
             began: start.base,
             renamed: false,
@@ -339,8 +343,7 @@ impl Live {
     /// name of the file, whose put says the same of the hard links.
     fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
-        let last = self.version().map(|version| &version.published).or(self.same_as.as_ref());
-        last.is_some_and(|last| there != Some(&last.entry.kind))
+        self.left.as_ref().is_some_and(|left| there != Some(left))
     }
 
     /// Reports whether what its name has now is the same file: it began from that, or has published it.

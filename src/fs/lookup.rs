@@ -194,7 +194,10 @@ impl Filesystem {
             None => {
                 state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
                 self.0.rooms.metrics.misses.add(1);
-                let ttl = if self.is_divided(state, spot) { Duration::ZERO } else { self.ttl() };
+                // A file that was closed and removed elsewhere brings its name back when it is opened by a descriptor.
+                let comes_back = !state.names.lives(spot).is_empty();
+                let asks = comes_back || self.is_divided(state, spot);
+                let ttl = if asks { Duration::ZERO } else { self.ttl() };
                 drop(guard);
                 if self.0.busy.is_watched(|| self.0.rooms.clock.mono()) {
                     self.0.busy.miss(&self.0.rules.profiles, &path);

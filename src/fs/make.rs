@@ -106,6 +106,7 @@ impl Filesystem {
         let stamp: Option<Stamp> = written.apply().first().copied();
         let changed_ms = stamp.map_or(0, |stamp| stamp.ms);
         let seen = Seen { entry, stamp, changed_ms, left: Duration::MAX };
+        state.take_name(spot);
         let ino = entry_inode(&mut state, spot, &path, seen);
         Ok(then(&mut state, ino))
     }
@@ -256,6 +257,7 @@ impl Filesystem {
         };
         state.names.set_group(published.entry.link, ino);
         state.renew(ino, published);
+        state.take_name(spot);
         state.names.bind(spot, ino);
         state.locks.link(&old, spot);
         self.found(&mut state, Lead::lasting(ino), Some(spot))

@@ -383,13 +383,19 @@ impl Filesystem {
             _ => None,
         };
         let reserved = matches!(inode.map(|inode| &inode.node), Some(InodeKind::Reserved(_)));
+        let is_next = |live: &Live| stamp.is_some() && live.began == stamp;
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
-                let same = stamp.is_some() && live.began == stamp;
                 let allowed = || self.permits(&wish.caller, &live.attrs, wish.wants()).is_ok();
                 // A thread that can still be led is checked by the kernel when it comes there.
-                same || (!wish.is_last() && !reserved) || (walked && allowed())
+                is_next(live) || (!wish.is_last() && !reserved) || (walked && allowed())
             })
+        };
+        let joinable = state.all_joinable(spot, seen.as_ref(), wish.who, wish.flags);
+        let joinable = match wish.tried {
+            // A descriptor is of one file, beside which another process may have begun a newer one.
+            Try::Last => joinable.filter(|id| state.lives.get(*id).is_some_and(is_next)).last(),
+            Try::First | Try::Walked => joinable.last().filter(may_join),
         };
         let current = walked
             && seen.as_ref().is_some_and(|seen| {
@@ -400,9 +406,7 @@ impl Filesystem {
             rights: there.map(|seen| AccessRights::of(&seen.entry.attrs)),
             bound: (bound || hidden) && !(wish.writes() && state.has_successor(spot)),
             own: state.own_live(spot, seen.as_ref(), wish.who).is_some_and(|id| !is_it(&id)),
-            joinable: state
-                .joinable(spot, seen.as_ref(), wish.who, wish.flags)
-                .filter(|id| !is_it(id) && may_join(id)),
+            joinable: joinable.filter(|id| !is_it(id)),
             current,
             entry: seen.is_some_and(|seen| {
                 let live = inode.and_then(Inode::live);

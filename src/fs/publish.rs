@@ -221,11 +221,15 @@ impl Filesystem {
             }
             return Flush::Lost(self.lose(state, id));
         }
-        let settled = live.version().is_some() || live.closed_once || !live.fresh;
         if live.open > 0 || live.version().is_some() || live.place().is_none() {
             return Flush::Nothing;
         }
-        if settled { flush_of(id, live) } else { Flush::Lost(self.lose(state, id)) }
+        match (live.closed_once, live.fresh) {
+            (true, _) => flush_of(id, live),
+            (false, true) => Flush::Lost(self.lose(state, id)),
+            // Attributes may have been set on it beside what its name has by now: no close has published that.
+            (false, false) => Flush::Nothing,
+        }
     }
 
     /// Drops what will never be an entry, and says so.
@@ -382,6 +386,7 @@ impl Filesystem {
             if let Some(live) = state.lives.get_mut(id).filter(|live| !live.is_dropped()) {
                 live.part();
                 live.clean = digested.mark;
+                live.left = Some(entry.kind);
                 live.attrs = entry.attrs;
             }
             return Ok(Announced::Done(false));
@@ -395,6 +400,7 @@ impl Filesystem {
             return Ok(Announced::Done(true));
         };
         live.attrs = entry.attrs.clone();
+        live.left = Some(entry.kind.clone());
         live.attrs_moved = false;
         (live.began, live.base, live.renamed) = (stamp, stamp, false);
         if let Some(put) = stamp {

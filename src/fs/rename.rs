@@ -11,7 +11,8 @@ use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
 use super::check::Examined;
 use super::figures::Made;
 use super::filesystem::Filesystem;
-use super::inode::{DirEntryKey, Published};
+use super::inode::{DirEntryKey, LiveId, Published};
+use super::live::Live;
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
@@ -137,6 +138,12 @@ impl Filesystem {
             let other = if back { examine(to, from)? } else { Examined::Unasked };
             let turn = self.0.rooms.ledger.begin();
             let renaming = self.checked_rename(caller, from.clone(), to.clone(), mode)?;
+            if let Some(id) = self.written_on(&renaming) {
+                // Not within the turn: a publish waits for it that may hold the file.
+                drop(turn);
+                self.preserve(id);
+                continue;
+            }
             let is_known = |side: &RenameSide, examined: Examined| {
                 examined.is_of(side.seen.as_ref().and_then(|seen| seen.entry.content()))
             };
@@ -145,6 +152,18 @@ impl Filesystem {
             }
         }
         Err(Errno::EBUSY)
+    }
+
+    /// Returns the closed file that a rename is to replace, though others find it until that is published, where a process may
+    /// still write to it: what that process writes from now on has no name, so the closed bytes must be kept elsewhere first.
+    fn written_on(&self, renaming: &Renaming) -> Option<LiveId> {
+        if !matches!(renaming.how, Move::Private) {
+            return None;
+        }
+        let state = self.0.state.lock();
+        let id = state.names.inode(state.names.bound(&renaming.to.spot)?)?.live()?;
+        let live = state.lives.get(id)?;
+        (live.version().is_some() && live.writers > 0).then_some(id)
     }
 
     /// Settles the drafts in directories that a rename moves or replaces, if it is allowed at all: all of a directory
@@ -405,6 +424,11 @@ impl Filesystem {
             }
         }
         for id in state.names.lives(&from.spot).to_vec() {
+            // What was closed under the name and removed by another node is not the file that moves.
+            if !state.lives.get(id).is_some_and(Live::makes_a_name) {
+                state.unplace_live(id);
+                continue;
+            }
             state.move_live(id, &to.spot);
             if let Some(live) = state.lives.get_mut(id) {
                 // A writer that began from nothing and has written nothing still makes no file.

@@ -136,7 +136,18 @@ impl State {
         who: Who,
         flags: OpenFlags,
     ) -> Option<LiveId> {
-        let joins = |id: &LiveId| {
+        self.all_joinable(spot, seen, who, flags).last()
+    }
+
+    /// Yields all of them, oldest first.
+    pub(super) fn all_joinable(
+        &self,
+        spot: &DirEntryKey,
+        seen: Option<&Seen>,
+        who: Who,
+        flags: OpenFlags,
+    ) -> impl Iterator<Item = LiveId> {
+        let joins = move |id: &LiveId| {
             self.lives.get(*id).is_some_and(|live| {
                 let closed = live.open == 0 && live.version().is_some();
                 !live.is_dropped()
@@ -147,7 +158,7 @@ impl State {
                     && (!flags.truncate || live.has_member(who))
             })
         };
-        self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(joins).last()
+        self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(joins)
     }
 
     /// Reports whether a name that no entry has is there all the same, because of a live file.
@@ -274,6 +285,17 @@ impl State {
                     version.hold = None;
                 }
                 // Those that wait for it look again and find the name gone.
+                live.wake();
+            }
+        }
+    }
+
+    /// Takes a name that leads nowhere from what was closed under it and removed by another node: something else is made
+    /// there now.
+    pub(super) fn take_name(&mut self, spot: &DirEntryKey) {
+        for id in self.names.lives(spot).to_vec() {
+            self.unplace_live(id);
+            if let Some(live) = self.lives.get(id) {
                 live.wake();
             }
         }

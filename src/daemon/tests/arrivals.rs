@@ -256,3 +256,86 @@ fn p14_isolation_of_what_a_mapping_publishes() {
         assert_eq!(get(kernel, &bob, "file"), b"closed");
     });
 }
+
+#[test]
+fn what_was_closed_and_removed_does_not_go_along_with_the_next_file_of_its_name() {
+    for written_late in [false, true] {
+        in_both_modes(|kernel| {
+            let [_, ann, bob, _] = programs(kernel);
+            put(kernel, &bob, "other", b"older");
+            kernel.open_as(&ann.caller(), "file", 1, REPLACE, Some(0o666)).unwrap();
+            kernel.duplicate(1, 2);
+            kernel.write(1, 0, b"removed").unwrap();
+            kernel.close(&ann.caller(), 1).unwrap();
+            arrives(kernel, "file", None);
+            kernel.open_as(&bob.caller(), "file", 3, REPLACE, Some(0o666)).unwrap();
+            kernel.rename(&bob.caller(), "file", "other").unwrap();
+            assert_eq!(get(kernel, &ann, "other"), b"older", "until the next one is closed");
+            kernel.write(3, 0, b"newer").unwrap();
+            kernel.close(&bob.caller(), 3).unwrap();
+            if written_late {
+                kernel.write(2, 0, b"late").unwrap();
+            }
+            kernel.close(&ann.caller(), 2).unwrap();
+            assert_eq!(get(kernel, &ann, "other"), b"newer", "{written_late}");
+            assert_eq!(kernel.stat(&ann.caller(), "file").err(), Some(Errno::ENOENT));
+        });
+    }
+}
+
+/// A file that another node has removed after its close is there again while it is open for writing, as one that was not closed.
+#[test]
+fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
+    in_both_modes(|kernel| {
+        let [_, ann, bob, _] = programs(kernel);
+        kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o666)).unwrap();
+        kernel.duplicate(1, 2);
+        kernel.write(1, 0, b"text").unwrap();
+        kernel.close(&ann.caller(), 1).unwrap();
+        // Its closed bytes are kept elsewhere.
+        assert_eq!(get(kernel, &bob, "file"), b"text");
+        kernel.write(2, 0, b"t").unwrap();
+        arrives(kernel, "file", None);
+        assert_eq!(kernel.stat(&bob.caller(), "file").err(), Some(Errno::ENOENT));
+        kernel.reopen(&ann.caller(), 2, 3, WRITE).unwrap();
+        for program in [&ann, &bob] {
+            assert_eq!(kernel.stat(&program.caller(), "file").unwrap().size, 4);
+        }
+        kernel.close(&ann.caller(), 3).unwrap();
+        kernel.close(&ann.caller(), 2).unwrap();
+    });
+}
+
+#[test]
+fn what_is_made_under_a_removed_name_takes_it_from_what_was_closed() {
+    for is_dir in [false, true] {
+        in_both_modes(|kernel| {
+            let [_, ann, bob, _] = programs(kernel);
+            kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o666)).unwrap();
+            kernel.duplicate(1, 2);
+            kernel.write(1, 0, b"closed").unwrap();
+            kernel.close(&ann.caller(), 1).unwrap();
+            arrives(kernel, "file", None);
+            if is_dir {
+                kernel.mkdir(&bob.caller(), "file").unwrap();
+            } else {
+                put(kernel, &bob, "file", b"newer");
+            }
+            kernel.reopen(&ann.caller(), 2, 3, WRITE).unwrap();
+            kernel.write(3, 0, b"late").unwrap();
+            if is_dir {
+                assert_eq!(kernel.list(&ann.caller(), "file").unwrap(), Vec::<String>::new());
+                kernel.rmdir(&bob.caller(), "file").unwrap();
+            } else {
+                assert_eq!(get(kernel, &ann, "file"), b"newer");
+            }
+            kernel.close(&ann.caller(), 3).unwrap();
+            kernel.close(&ann.caller(), 2).unwrap();
+            let left: &[&str] = if is_dir { &[] } else { &["file"] };
+            assert_eq!(kernel.list(&bob.caller(), "").unwrap(), left);
+            if !is_dir {
+                assert_eq!(get(kernel, &bob, "file"), b"newer");
+            }
+        });
+    }
+}

@@ -153,3 +153,95 @@ fn a_writer_opens_what_was_renamed_over_a_closed_file() {
         assert_eq!(get(kernel, &bob, "file"), b"new");
     });
 }
+
+/// What was closed and is written on loses its name to a file that is renamed there, also where the daemon sees no write.
+#[test]
+fn what_is_written_after_a_rename_over_a_closed_file_is_lost() {
+    in_both_modes(|kernel| {
+        let (first, second) = (Program::start(), Program::start());
+        let (who, whom) = (first.caller(), second.caller());
+        let write = OpenFlags { read: false, ..UPDATE };
+        for written_before in [true, false] {
+            kernel.open(&who, "new", 1, write, true).unwrap();
+            kernel.open(&whom, "file", 2, OpenFlags { truncate: true, ..write }, true).unwrap();
+            kernel.duplicate(2, 3);
+            kernel.write(2, 0, b"closed").unwrap();
+            kernel.close(&whom, 2).unwrap();
+            if written_before {
+                kernel.write(3, 0, b"C").unwrap();
+            }
+            kernel.rename(&who, "new", "file").unwrap();
+            if !written_before {
+                kernel.write(3, 0, b"C").unwrap();
+            }
+            assert_eq!(get(kernel, &second, "file"), b"closed", "until the new one is closed");
+            kernel.write(1, 0, b"new").unwrap();
+            kernel.close(&who, 1).unwrap();
+            kernel.close(&whom, 3).unwrap();
+            assert_eq!(get(kernel, &first, "file"), b"new", "written before: {written_before}");
+            kernel.unlink(&who, "file").unwrap();
+        }
+    });
+}
+
+#[test]
+fn who_opens_a_version_by_its_descriptor_writes_the_file_that_goes_on_from_it() {
+    in_both_modes(|kernel| {
+        let [one, other, third] = [ROOT; 3].map(Program::start_as);
+        let (who, whom) = (one.caller(), third.caller());
+        let write = OpenFlags { read: false, ..UPDATE };
+        kernel.open(&who, "file", 1, write, true).unwrap();
+        kernel.duplicate(1, 2);
+        kernel.duplicate(1, 3);
+        kernel.write(1, 0, b"closed").unwrap();
+        kernel.close(&who, 1).unwrap();
+        put(kernel, &third, "file", b"between");
+        // It begins from that, and is the newest file that is being written there.
+        kernel.open(&other.caller(), "file", 4, write, false).unwrap();
+        kernel.write(2, 0, b"C").unwrap();
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &third, "file"), b"Closed");
+        kernel.write(3, 1, b"L").unwrap();
+        kernel.open(&whom, "file", 5, READ, false).unwrap();
+        kernel.reopen(&whom, 5, 6, write).unwrap();
+        kernel.write(6, 2, b"O").unwrap();
+        kernel.close(&whom, 6).unwrap();
+        kernel.close(&who, 3).unwrap();
+        assert_eq!(get(kernel, &third, "file"), b"CLOsed");
+        kernel.close(&other.caller(), 4).unwrap();
+    });
+}
+
+/// What was closed unwritten is not what a name of the file has by now, also if it was emptied at its beginning.
+#[test]
+fn a_file_with_two_names_is_emptied_by_a_program_that_has_left_an_older_version_open() {
+    in_both_modes(|kernel| {
+        let (one, other) = (Program::start(), Program::start());
+        let who = one.caller();
+        put(kernel, &one, "file", b"");
+        kernel.link(&who, "file", "further").unwrap();
+        kernel.open(&who, "further", 1, REPLACE, false).unwrap();
+        kernel.duplicate(1, 2);
+        put(kernel, &other, "further", b"text");
+        kernel.close(&who, 1).unwrap();
+        assert_eq!(get(kernel, &other, "file"), b"text");
+        put(kernel, &one, "further", b"");
+        assert_eq!(get(kernel, &other, "file"), b"");
+        kernel.close(&who, 2).unwrap();
+        assert_eq!(get(kernel, &other, "further"), b"");
+    });
+}
+
+#[test]
+fn a_killed_program_that_has_only_set_a_mode_publishes_nothing() {
+    in_both_modes(|kernel| {
+        let (mut killed, other) = (Program::start(), Program::start());
+        put(kernel, &other, "file", b"older");
+        kernel.open(&killed.caller(), "file", 1, UPDATE, false).unwrap();
+        put(kernel, &other, "file", b"newer");
+        kernel.set_mode(&killed.caller(), 1, 0o640).unwrap();
+        killed.kill();
+        kernel.close(&killed.caller(), 1).unwrap();
+        assert_eq!(get(kernel, &other, "file"), b"newer");
+    });
+}

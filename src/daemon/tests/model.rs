@@ -49,6 +49,8 @@ struct Draft {
     rights: Rights,
     /// Who opened it for writing, and so sees its bytes.
     members: BTreeSet<usize>,
+    /// Who did so last: what ends with a mapping is published by its rights, because the end of a mapping tells of no caller.
+    writer: Option<usize>,
     /// Published even if nothing is written.
     fresh: bool,
     /// Something was written that no close has published.
@@ -65,6 +67,9 @@ struct Draft {
     began: Option<u64>,
     /// The version that it may replace whatever its rights are.
     base: Option<u64>,
+    /// It was renamed over what is published under its name, and is not published yet: that has lost its name, though others
+    /// still find it there.
+    renamed: bool,
 }
 
 /// What an open file is of.

@@ -87,8 +87,9 @@ impl Model {
             if closed && (!descriptor.mapping || !held) {
                 let draft = self.drafts.get_mut(&id).unwrap();
                 (draft.closed_once, draft.as_closed) = (true, true);
+                let by_mapping = draft.writer.filter(|_| descriptor.mapping);
                 if !self.is_open(id) {
-                    self.publish(id, Some(descriptor.program));
+                    self.publish(id, by_mapping.or(Some(descriptor.program)));
                 }
             }
             if !held {
@@ -136,7 +137,7 @@ impl Model {
         }
         let draft = self.drafts.get_mut(&id).unwrap();
         (draft.wrote, draft.fresh, draft.changed) = (false, false, false);
-        draft.left = Some(text);
+        (draft.left, draft.renamed) = (Some(text), false);
         (draft.began, draft.base) = (Some(put), Some(put));
     }
 

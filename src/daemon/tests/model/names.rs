@@ -18,6 +18,7 @@ impl Model {
         if what == What::Dir {
             rights.mode |= self.rights_of_dir(parent(path)).mode & SETGID;
         }
+        self.detach(path);
         let put = self.next();
         self.put(path, Thing { what, rights, group: None, put });
         Ok(())
@@ -38,12 +39,14 @@ impl Model {
             thing.group = Some(self.next());
             self.put(from, thing.clone());
         }
+        self.detach(to);
         self.put(to, thing);
         self.link_locks(from, to);
         Ok(())
     }
 
-    fn detach(&mut self, path: &str) {
+    /// Takes a name from what is written there, or was closed there and removed by another node.
+    pub(super) fn detach(&mut self, path: &str) {
         for draft in self.drafts.values_mut().filter(|d| d.name.as_deref() == Some(path)) {
             draft.name = None;
         }
@@ -153,16 +156,25 @@ impl Model {
                 self.registers.insert(path.to_owned(), (number, None));
             }
         }
-        for draft in self.drafts.values_mut() {
+        let ids: Vec<usize> = self.drafts.keys().copied().collect();
+        for id in ids {
+            // Where nothing is published, what moves is what is written there; not what was closed, and removed elsewhere.
+            let gone = waits && !self.is_private(id);
+            let draft = self.drafts.get_mut(&id).unwrap();
             if let Some(name) = &mut draft.name
                 && (name == from || is_below(name, from))
             {
                 let itself = name == from;
+                if gone && itself {
+                    draft.name = None;
+                    continue;
+                }
                 *name = moved(name, from, to);
                 if waits && itself {
                     // It replaces what is published there once it is closed, and is another file.
                     draft.fresh = true;
                     (draft.began, draft.base) = (None, target.as_ref().map(|thing| thing.put));
+                    draft.renamed = target.is_some();
                 }
             }
         }

@@ -81,9 +81,10 @@ impl Model {
     }
 
     fn create(&mut self, program: usize, path: &str, fd: Fd, flags: OpenFlags, rights: Rights) {
+        self.detach(path);
         let of = if flags.write {
             let id = self.begin(Some(path), None, rights, true, flags.truncate);
-            self.drafts.get_mut(&id).unwrap().members.insert(program);
+            self.join(program, id, false);
             Of::Draft(id)
         } else {
             let what = What::File(Text::default());
@@ -130,6 +131,7 @@ impl Model {
             draft.as_closed = false;
         }
         draft.members.insert(program);
+        draft.writer = Some(program);
     }
 
     pub(super) fn begin(
@@ -150,6 +152,7 @@ impl Model {
             bytes: text.filter(|_| !truncate).unwrap_or_default().0,
             rights,
             members: BTreeSet::new(),
+            writer: None,
             wrote: false,
             changed: false,
             closed_once: false,
@@ -158,6 +161,7 @@ impl Model {
             group: published.and_then(|thing| thing.group),
             began,
             base: began,
+            renamed: false,
         };
         let id = self.next() as usize;
         self.drafts.insert(id, draft);
@@ -211,7 +215,12 @@ impl Model {
         let mut named = self.registers.iter().filter_map(|(path, (_, thing))| {
             thing.as_ref().filter(|thing| thing.put == put).map(|_| path.clone())
         });
-        let name = named.find(|path| self.published(path).is_some_and(|thing| thing.put == put));
+        let is_at = |draft: &Draft, path: &str| draft.name.as_deref() == Some(path);
+        let replaced =
+            |path: &str| self.drafts.values().any(|draft| draft.renamed && is_at(draft, path));
+        let name = named.find(|path| {
+            self.published(path).is_some_and(|thing| thing.put == put) && !replaced(path)
+        });
         let Some(path) = name else {
             let thing = Thing { what: What::File(text), rights, group: None, put };
             let id = self.begin(None, Some(thing), rights, false, flags.truncate);
