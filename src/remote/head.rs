@@ -329,10 +329,16 @@ impl Remote {
     ///
     /// # Errors
     ///
-    /// As [`Remote::put_head`].
+    /// As [`Remote::put_head`], and `Unavailable` where the head was replaced too short a time ago to tell.
     pub async fn refuses_stale_heads(&self) -> Result<bool> {
-        let put = self.put_head_bytes(NO_HEAD, HeadVersion::of_nothing().mode()).await?;
-        Ok(matches!(put, HeadPut::Conflict))
+        match self.put_head_bytes(NO_HEAD, HeadVersion::of_nothing().mode()).await? {
+            HeadPut::Conflict => Ok(true),
+            HeadPut::Done(_) => Ok(false),
+            HeadPut::TooSoon => {
+                let op = "the head of the log was replaced too short a time ago to try conditions";
+                Err(Error::new(Kind::Unavailable, op))
+            }
+        }
     }
 
     /// Overwrites the head, whatever it is, with bytes that are no head: a store that cannot

@@ -211,7 +211,7 @@ impl Bed {
         let one = LogHead::after(None, [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
         let put = put_head(&a, &one, None).await;
         let HeadPut::Done(version) = put else { panic!("{put:?}") };
-        assert!(b.refuses_stale_heads().await.expect("tried"), "there is one");
+        assert!(refuses_stale_heads(&b).await, "there is one");
         let put = put_head(&b, &one, None).await;
         assert!(matches!(put, HeadPut::Conflict), "{put:?}");
         match a.get_head(Some(&version)).await.expect("read") {
@@ -435,6 +435,19 @@ fn overwrite_files(root: PathBuf) -> Overwrite {
         std::fs::create_dir_all(path.parent().expect("a parent")).expect("made");
         std::fs::write(path, bytes).expect("written");
     })
+}
+
+/// Tries the conditions of the store, as soon as it lets the head be replaced again.
+async fn refuses_stale_heads(remote: &Remote) -> bool {
+    loop {
+        match remote.refuses_stale_heads().await {
+            Ok(refuses) => return refuses,
+            Err(error) if error.kind() == Kind::Unavailable => {
+                hearthfs::clock::sleep(Duration::from_millis(100)).await;
+            }
+            Err(error) => panic!("{}", error.chain()),
+        }
+    }
 }
 
 /// Replaces the head of the log, as soon as the store allows it.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::announced::{WIDE, cost, follower, head_of};
 use super::harness::*;
+use crate::error::Kind;
 use crate::remote::{HeadPut, HeadRead, Throttling, keys};
 use crate::stamp::Stamp;
 
@@ -280,6 +281,8 @@ fn a_head_that_was_replaced_too_soon_is_no_throttling() {
         let put = a.remote().put_head(&head, None).await;
         assert!(matches!(put, Ok(HeadPut::TooSoon)), "{put:?}");
         assert_eq!(a.remote().throttling(), Throttling::default());
+        let tried = a.remote().refuses_stale_heads().await;
+        assert_eq!(tried.map_err(|error| error.kind()), Err(Kind::Unavailable), "nothing is known");
         a.fail("");
         a.engine.publisher().unwrap().announce_all().await;
         assert_eq!(head_of(a.remote()).await.commits.len(), 2);
