@@ -29,8 +29,8 @@ const SEEN_MAX: Duration = Duration::from_secs(30);
 /// Concurrent readers.
 const READERS: usize = 16;
 /// A node counts as idle when no node has made a request for this long, in seconds: the follower looks at the log for ten
-/// seconds after the last question, and one node packs the new commits into a bundle some time later.
-const QUIET_S: u64 = 20;
+/// seconds after the last question, and one node packs the new commits into a bundle up to half a minute later.
+const QUIET_S: u64 = 45;
 /// How long to wait for that, in seconds.
 const QUIET_WITHIN_S: u64 = 180;
 /// How long the follower has nothing to do between two changes, in milliseconds.
