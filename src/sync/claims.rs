@@ -86,6 +86,11 @@ impl Claims {
         Self { ledger, remote, follower, state: Mutex::default() }
     }
 
+    /// Reports whether another node has lately been about to upload the same as this one.
+    pub(super) fn has_met(&self) -> bool {
+        self.state.lock().has_met(self.ledger.clock().mono())
+    }
+
     /// Leaves out of a batch what others have, and waits for nodes that are about to upload the same. `lacking` tells what
     /// of the batch has to be uploaded, and `is_hurried` whether it has to be now. Returns the claim of this node, to be
     /// [ended](Self::end) when the batch is remote.

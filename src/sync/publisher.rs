@@ -53,6 +53,9 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const TICKS_PER_DELAY: u32 = 20;
 /// The longest tick: so long a drain can go unnoticed.
 const TICK_MAX: Duration = Duration::from_millis(250);
+/// The least time from the last commit to one that is not collected for the whole delay, where other nodes write the same:
+/// they agree about batches, so small ones make more copies.
+const MET_APART: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
 const SILENT_MAX: Duration = Duration::from_hours(24);
 /// How long a drain, and the end of a claim, wait for commits to be announced that are remote.
@@ -222,7 +225,8 @@ impl Publisher {
         let delay = inner.pace.delay(now, counts);
         let ticks = ticks_of(delay);
         // A commit goes as soon as nothing more comes, if that makes no more commits than a whole delay for each.
-        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= delay);
+        let apart = if inner.claims.has_met() { delay.max(MET_APART) } else { delay };
+        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= apart);
         let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
