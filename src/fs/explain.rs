@@ -217,8 +217,8 @@ impl Filesystem {
         let mut at = Some(path.clone());
         while let Some(here) = at {
             match fold.register(&here) {
-                // The name exists, but a directory above it hides it. The loop looks at that
-                // directory next.
+                // Where an entry exists here, a directory above it hides it: the loop looks at that
+                // next.
                 Some(register) if register.entry.is_none() && !fold.is_directory(&here) => {
                     let of = (here != *path).then_some(here);
                     let removed = Some(register.stamp);

@@ -172,8 +172,8 @@ impl Worth {
         let mut asked = self.asked.lock();
         let ends = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
         let ends = ends.chain([key.len()]);
-        // The kernel looks up a name once more just before it is given. Each remembered lookup
-        // counts once.
+        // The kernel looks a name up once more just before the name is made. All lookups that led to
+        // this entry are forgotten, and the earliest one counts.
         let found = ends.filter_map(|end| asked.pop(&(process, Box::from(&key[..end]))));
         let Some(asked) = found.min() else { return 0 };
         let took = now.saturating_sub(asked);
