@@ -1,4 +1,5 @@
-//! Names that another node changes under a call, or under an open file: each of these cases went wrong once.
+//! Changes by another node to a name that a call or an open file here uses. Each of these cases
+//! failed once.
 
 use hearthfs_mount::{Errno, OpenFlags};
 
@@ -202,7 +203,7 @@ fn a_mode_that_is_set_on_a_removed_file_brings_it_back_with_its_close() {
             kernel.set_mode(&who, 1, mode).unwrap();
             kernel.close(&who, 1).unwrap();
             let found = kernel.stat(&who, "file").map(|attr| u32::from(attr.perm));
-            // As it is, it is the file that was removed.
+            // Without a change of its mode it is the file that was removed.
             assert_eq!(found, if mode == 0o600 { Ok(mode) } else { Err(Errno::ENOENT) });
         }
     });
@@ -240,7 +241,8 @@ fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
     });
 }
 
-/// What a mapping holds after the close is published by the rights of its writer, not of the file's owner.
+/// Bytes that a mapping holds after the close are published with the rights of their writer, not of
+/// the file's owner.
 #[test]
 fn p14_isolation_of_what_a_mapping_publishes() {
     in_both_modes(|kernel| {
@@ -283,7 +285,8 @@ fn what_was_closed_and_removed_does_not_go_along_with_the_next_file_of_its_name(
     }
 }
 
-/// A file that another node has removed after its close is there again while it is open for writing, as one that was not closed.
+/// A file that another node has removed after its close is visible again while it is open for
+/// writing, like a file that was not closed.
 #[test]
 fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
     in_both_modes(|kernel| {
@@ -292,7 +295,7 @@ fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
         kernel.duplicate(1, 2);
         kernel.write(1, 0, b"text").unwrap();
         kernel.close(&ann.caller(), 1).unwrap();
-        // Its closed bytes are kept elsewhere.
+        // Its closed bytes are preserved.
         assert_eq!(get(kernel, &bob, "file"), b"text");
         kernel.write(2, 0, b"t").unwrap();
         arrives(kernel, "file", None);

@@ -1,5 +1,5 @@
-//! Faults that were put in on purpose, and that single random calls came to late or never: one case for each
-//! (docs/faults.md).
+//! Faults that were inserted on purpose and that random single calls found late or never: one case
+//! for each (docs/faults.md).
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
@@ -72,7 +72,8 @@ fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
     });
 }
 
-/// With passthrough a mapping outlives the last word of its file that the daemon gets.
+/// With passthrough, a mapping lasts longer than the last request for its file that the daemon
+/// gets.
 #[test]
 fn what_is_stored_after_the_end_of_a_file_changes_no_entry() {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
@@ -141,7 +142,8 @@ fn a_file_that_is_renamed_keeps_its_inode_over_another() {
     });
 }
 
-/// The kernel has checked the version before: what has come since is another user's, and closed to all others.
+/// The kernel has checked the version before. The version that has arrived since belongs to another
+/// user and is closed to all others.
 #[test]
 fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
     in_both_modes(|kernel| {
@@ -205,7 +207,7 @@ fn what_a_killed_writer_has_written_is_not_read_by_who_found_its_name_before() {
     });
 }
 
-/// Asks for a name as the kernel does; returns for how long it may be remembered.
+/// Looks a name up as the kernel does. Returns how long it may be remembered.
 fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) -> Duration {
     let fs = kernel.rooms().fs.clone();
     let Answer::Now(reply) = fs.lookup(&program.caller(), dir, OsStr::new(name)) else {
@@ -216,7 +218,7 @@ fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) 
     found.entry_ttl
 }
 
-/// Each time that all names are taken back, every program has to ask anew for every name.
+/// Each time all names are taken back, every program has to look every name up again.
 #[test]
 fn a_temporary_that_becomes_a_member_takes_no_names_back() {
     const DIR: &str = "numba/d";
@@ -242,7 +244,7 @@ fn a_temporary_that_becomes_a_member_takes_no_names_back() {
     });
 }
 
-/// The kernel takes what it remembers of the old name for the new one.
+/// The kernel moves what it remembers of the old name to the new one.
 #[test]
 fn p6_units_are_not_seen_early_by_a_name_that_was_remembered() {
     in_both_modes(|kernel| {
@@ -257,8 +259,8 @@ fn p6_units_are_not_seen_early_by_a_name_that_was_remembered() {
     });
 }
 
-/// A version of another node comes before the open, and one more before the second try: what was found by then is of the
-/// first of them.
+/// One version of another node arrives before the open, and another before the second try. What the
+/// first try has found belongs to the first of them.
 #[test]
 fn p6_units_that_move_twice_while_they_are_opened_are_one_version_or_a_miss() {
     const NAMES: [&str; 3] = ["triton/KEY/a", "triton/KEY/b", "triton/KEY/__grp__.json"];
@@ -274,7 +276,7 @@ fn p6_units_that_move_twice_while_they_are_opened_are_one_version_or_a_miss() {
         let mut moments = 0_u8;
         let opened = kernel.race(&reader.caller(), NAMES[2], Ok((1, READ)), |kernel| {
             moments += 1;
-            // Between what is found and what is opened, each time.
+            // A version arrives between what is found and what is opened, each time.
             if moments.is_multiple_of(2) {
                 let bytes = moments.to_string().into_bytes();
                 let files = NAMES.map(|name| (name.to_owned(), bytes.clone()));
