@@ -221,7 +221,7 @@ impl Filesystem {
             return;
         };
         if paths.is_empty() {
-            // It may never ask again for what it remembers.
+            // The kernel may never ask again for what it remembers.
             self.keep_order();
             return;
         }

@@ -25,7 +25,7 @@ fn arrives(kernel: &Kernel<'_>, path: &str, file: Option<(&[u8], Rights)>) {
 }
 
 #[test]
-fn a_name_that_was_removed_does_not_stay_for_what_was_closed() {
+fn a_removed_name_does_not_stay_because_of_a_closed_file() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -57,7 +57,7 @@ fn a_removed_file_that_is_emptied_through_a_descriptor_stays_removed() {
 }
 
 #[test]
-fn who_was_refused_one_file_writes_the_next_one() {
+fn a_caller_that_was_refused_one_file_can_write_the_next_one() {
     in_both_modes(|kernel| {
         let [_, ann, _, eve] = programs(kernel);
         let who = eve.caller();
@@ -75,7 +75,7 @@ fn who_was_refused_one_file_writes_the_next_one() {
 }
 
 #[test]
-fn who_may_not_write_what_another_writes_may_still_empty_the_name() {
+fn a_caller_that_may_not_write_a_live_file_may_still_empty_its_name() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o600)).unwrap();
@@ -87,7 +87,7 @@ fn who_may_not_write_what_another_writes_may_still_empty_the_name() {
 }
 
 #[test]
-fn who_was_refused_may_write_once_the_rights_allow_it() {
+fn a_refused_caller_may_write_once_the_rights_allow_it() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         let who = bob.caller();
@@ -104,7 +104,7 @@ fn who_was_refused_may_write_once_the_rights_allow_it() {
 }
 
 #[test]
-fn what_was_renamed_before_its_close_does_not_replace_what_came_after() {
+fn a_file_renamed_before_its_close_does_not_replace_a_later_arrival() {
     in_both_modes(|kernel| {
         let [root, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -162,7 +162,7 @@ fn a_file_is_emptied_through_its_descriptor_whatever_its_name_has_got() {
 }
 
 #[test]
-fn who_found_a_name_gone_means_the_next_name_by_itself() {
+fn a_call_after_one_that_found_its_name_gone_is_a_new_call() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -177,7 +177,7 @@ fn who_found_a_name_gone_means_the_next_name_by_itself() {
 }
 
 #[test]
-fn a_file_is_known_by_the_names_that_it_has_left() {
+fn a_file_is_found_by_its_remaining_names() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         let who = ann.caller();
@@ -226,7 +226,7 @@ fn a_mode_that_is_set_through_a_second_descriptor_brings_a_new_file_back() {
 }
 
 #[test]
-fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
+fn a_closed_file_does_not_replace_a_later_link() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -260,7 +260,7 @@ fn p14_isolation_of_what_a_mapping_publishes() {
 }
 
 #[test]
-fn what_was_closed_and_removed_does_not_go_along_with_the_next_file_of_its_name() {
+fn a_closed_and_removed_file_does_not_move_with_the_next_file_of_its_name() {
     for written_late in [false, true] {
         in_both_modes(|kernel| {
             let [_, ann, bob, _] = programs(kernel);
@@ -310,7 +310,7 @@ fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
 }
 
 #[test]
-fn what_is_made_under_a_removed_name_takes_it_from_what_was_closed() {
+fn a_file_made_under_a_removed_name_takes_the_name_from_a_closed_one() {
     for is_dir in [false, true] {
         in_both_modes(|kernel| {
             let [_, ann, bob, _] = programs(kernel);

@@ -37,7 +37,7 @@ fn a_childs_close_is_not_that_of_its_parent() {
 }
 
 #[test]
-fn what_is_written_by_a_descriptor_that_was_left_is_published_by_its_close() {
+fn writes_through_a_remaining_descriptor_are_published_by_its_close() {
     in_both_modes(|kernel| {
         let [opener, heir, other] = std::array::from_fn(|_| Program::start());
         for flags in [REPLACE, EMPTY] {
@@ -56,7 +56,7 @@ fn what_is_written_by_a_descriptor_that_was_left_is_published_by_its_close() {
 }
 
 #[test]
-fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
+fn a_remaining_descriptor_that_writes_nothing_more_replaces_nothing() {
     in_both_modes(|kernel| {
         let [opener, heir, other] = std::array::from_fn(|_| Program::start());
         for flags in [REPLACE, EMPTY] {
@@ -75,7 +75,7 @@ fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
 /// With passthrough, a mapping lasts longer than the last request for its file that the daemon
 /// gets.
 #[test]
-fn what_is_stored_after_the_end_of_a_file_changes_no_entry() {
+fn stores_after_the_end_of_a_file_change_no_entry() {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
     let kernel = &mut Kernel::start(&runtime, node(&dir), true);
     let (one, other) = (Program::start(), Program::start());
@@ -112,7 +112,7 @@ fn the_lock_of_a_file_goes_with_its_last_descriptor() {
 }
 
 #[test]
-fn a_file_of_another_user_is_emptied_as_ones_own() {
+fn a_file_of_another_user_is_emptied_like_an_own_file() {
     in_both_modes(|kernel| {
         let [ann, bob] = [ANN, BOB].map(Program::start_as);
         kernel.chmod(&Program::start().caller(), "", 0o777).unwrap();
@@ -129,7 +129,7 @@ fn a_file_of_another_user_is_emptied_as_ones_own() {
 }
 
 #[test]
-fn a_file_that_is_renamed_keeps_its_inode_over_another() {
+fn a_file_that_is_renamed_over_another_keeps_its_inode() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         put(kernel, &one, "old", b"old");
@@ -145,7 +145,7 @@ fn a_file_that_is_renamed_keeps_its_inode_over_another() {
 /// The kernel has checked the version before. The version that has arrived since belongs to another
 /// user and is closed to all others.
 #[test]
-fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
+fn a_writer_does_not_begin_from_a_file_that_came_meanwhile_and_that_it_may_not_open() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
@@ -165,7 +165,7 @@ fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
 }
 
 #[test]
-fn who_found_an_open_file_does_not_read_the_closed_one_that_has_its_name_now() {
+fn a_reader_does_not_read_a_file_that_came_meanwhile_and_that_it_may_not_open() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
@@ -193,7 +193,7 @@ fn who_found_an_open_file_does_not_read_the_closed_one_that_has_its_name_now() {
 }
 
 #[test]
-fn what_a_killed_writer_has_written_is_not_read_by_who_found_its_name_before() {
+fn a_reader_that_found_the_name_of_a_killed_writer_does_not_read_its_bytes() {
     in_both_modes(|kernel| {
         let (mut writer, reader) = (Program::start(), Program::start());
         kernel.open(&writer.caller(), "file", 1, EMPTY, true).unwrap();

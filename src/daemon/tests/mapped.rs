@@ -21,7 +21,7 @@ fn close_and_map(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: 
 }
 
 #[test]
-fn who_cannot_wait_for_the_end_of_a_mapping_reads_the_older_version() {
+fn a_reader_that_cannot_wait_for_the_end_of_a_mapping_reads_the_older_version() {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
     let mut settings = node(&dir);
     settings.writeback.open_wait = Duration::ZERO;

@@ -125,7 +125,7 @@ proptest! {
     #![proptest_config(config(12))]
 
     #[test]
-    fn p5_who_has_seen_a_change_sees_every_earlier_one(
+    fn p5_a_program_that_has_seen_a_change_sees_every_earlier_one(
         passthrough in any::<bool>(),
         acts in vec((0..PROGRAMS, any_act()), 1..60),
     ) {
@@ -164,7 +164,7 @@ fn p5_a_change_that_was_seen_takes_back_what_the_kernel_remembers_of_others() {
 }
 
 #[test]
-fn p5_what_is_told_without_names_may_be_any_name() {
+fn p5_a_notification_without_names_may_concern_any_name() {
     in_both_modes(|kernel| {
         let program = Program::start();
         put(kernel, &program, "known", b"old");

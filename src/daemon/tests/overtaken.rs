@@ -63,7 +63,7 @@ fn begin_and_rename(kernel: &mut Kernel<'_>, program: &Program, from: &str, to: 
 }
 
 #[test]
-fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
+fn a_file_renamed_over_a_name_replaces_the_version_under_it() {
     in_both_modes(|kernel| {
         let (root, ann) = (Program::start(), Program::start_as(ANN));
         kernel.mkdir_as(&root.caller(), "dir", STICKY | 0o777).unwrap();
@@ -84,7 +84,7 @@ fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
 }
 
 #[test]
-fn what_is_renamed_over_a_link_replaces_it_at_its_close() {
+fn a_file_renamed_over_a_link_replaces_the_link_at_its_close() {
     in_both_modes(|kernel| {
         let root = Program::start();
         kernel.symlink(&root.caller(), "file", "elsewhere").unwrap();
@@ -101,7 +101,7 @@ fn what_is_renamed_over_a_link_replaces_it_at_its_close() {
 }
 
 #[test]
-fn what_is_renamed_over_a_name_does_not_replace_what_another_user_makes_there_later() {
+fn a_file_renamed_over_a_name_does_not_replace_a_later_file_of_another_user() {
     in_both_modes(|kernel| {
         let (root, ann) = (Program::start(), Program::start_as(ANN));
         kernel.mkdir_as(&root.caller(), "dir", STICKY | 0o777).unwrap();
@@ -118,7 +118,7 @@ fn what_is_renamed_over_a_name_does_not_replace_what_another_user_makes_there_la
 }
 
 #[test]
-fn no_close_puts_a_file_in_the_place_of_a_directory() {
+fn no_close_replaces_a_directory_by_a_file() {
     in_both_modes(|kernel| {
         let root = Program::start();
         let who = root.caller();

@@ -26,7 +26,7 @@ fn open_what_goes(kernel: &mut Kernel<'_>, program: &Program, replaced: bool) {
 }
 
 #[test]
-fn a_call_after_one_that_found_nothing_is_another() {
+fn a_call_after_one_that_found_nothing_is_a_new_call() {
     in_both_modes(|kernel| {
         for replaced in [false, true] {
             let (program, reader) = (Program::start(), Program::start());

@@ -41,7 +41,7 @@ fn a_file_is_written_through_any_of_its_names() {
 }
 
 #[test]
-fn what_is_cut_by_name_is_published_when_its_writers_close() {
+fn a_truncate_by_name_is_published_when_the_writers_close() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         put(kernel, &writer, "file", b"0123456789");
@@ -109,7 +109,7 @@ fn no_writer_begins_while_the_mount_ends() {
 }
 
 #[test]
-fn a_listing_without_attributes_has_the_numbers_that_stat_tells() {
+fn a_listing_without_attributes_has_the_numbers_that_stat_reports() {
     in_both_modes(|kernel| {
         let program = Program::start();
         let who = program.caller();
@@ -126,7 +126,7 @@ fn a_listing_without_attributes_has_the_numbers_that_stat_tells() {
 }
 
 #[test]
-fn what_is_stored_through_a_mapping_goes_where_it_was_stored() {
+fn stores_through_a_mapping_go_to_the_mapped_file() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         let (who, whom) = (one.caller(), other.caller());
@@ -168,7 +168,7 @@ fn extended_attributes_are_those_of_all_names() {
 }
 
 #[test]
-fn who_writes_on_after_a_close_can_open_the_file_again() {
+fn a_writer_that_goes_on_after_a_close_can_open_the_file_again() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -194,7 +194,7 @@ fn who_writes_on_after_a_close_can_open_the_file_again() {
 }
 
 #[test]
-fn a_file_is_written_on_under_the_names_that_are_left() {
+fn a_file_is_written_further_under_its_remaining_names() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -220,7 +220,7 @@ fn a_file_is_written_on_under_the_names_that_are_left() {
 }
 
 #[test]
-fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
+fn a_writer_by_one_name_does_not_get_the_file_that_takes_the_other() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -241,7 +241,7 @@ fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
 }
 
 #[test]
-fn who_cuts_what_another_writes_does_not_take_part_in_it() {
+fn a_truncate_of_a_live_file_does_not_make_its_caller_a_writer() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         put(kernel, &writer, "file", b"0123456789");
@@ -260,7 +260,7 @@ fn who_cuts_what_another_writes_does_not_take_part_in_it() {
 }
 
 #[test]
-fn what_is_cut_by_the_name_that_is_left_is_cut_for_who_writes_it() {
+fn a_truncate_by_the_remaining_name_applies_to_what_the_writer_writes() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         let who = writer.caller();
@@ -276,7 +276,7 @@ fn what_is_cut_by_the_name_that_is_left_is_cut_for_who_writes_it() {
 }
 
 #[test]
-fn who_cuts_what_another_writes_takes_its_set_id_bits() {
+fn a_truncate_of_a_live_file_clears_its_set_id_bits() {
     in_both_modes(|kernel| {
         let (root, eve, reader) = (Program::start(), Program::start_as(EVE), Program::start());
         // Through the inode that is written, and through the one that was published before.
@@ -297,7 +297,7 @@ fn who_cuts_what_another_writes_takes_its_set_id_bits() {
 }
 
 #[test]
-fn who_comes_too_late_to_write_makes_no_file() {
+fn a_writer_that_comes_too_late_makes_no_file() {
     in_both_modes(|kernel| {
         let other = Program::start();
         for flags in [UPDATE, REPLACE] {
@@ -324,7 +324,7 @@ fn who_comes_too_late_to_write_makes_no_file() {
 }
 
 #[test]
-fn no_caller_is_sent_back_twice() {
+fn no_caller_gets_estale_twice() {
     in_both_modes(|kernel| {
         let (other, reader) = (Program::start(), Program::start());
         let unseen = Caller { uid: 0, gid: 0, tid: 0 };
@@ -373,7 +373,7 @@ fn no_caller_is_sent_back_twice() {
 }
 
 #[test]
-fn who_cuts_a_file_is_not_sent_back_twice() {
+fn a_truncate_does_not_get_estale_twice() {
     in_both_modes(|kernel| {
         let (other, cutter) = (Program::start(), Program::start());
         for size in [0, 2] {
@@ -391,7 +391,7 @@ fn who_cuts_a_file_is_not_sent_back_twice() {
 }
 
 #[test]
-fn who_opens_what_another_makes_makes_no_file_himself() {
+fn a_writer_that_opens_a_new_file_of_another_makes_no_file_itself() {
     in_both_modes(|kernel| {
         for name in ["file", "moved"] {
             let (mut one, guest, late) = (Program::start(), Program::start(), Program::start());
@@ -454,7 +454,7 @@ fn a_mode_that_a_writer_sets_shows_by_every_name_of_the_file() {
 }
 
 #[test]
-fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released() {
+fn a_version_of_another_program_shows_by_each_name_while_an_older_one_is_not_released() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         put(kernel, &one, "first", b"old");
@@ -474,7 +474,7 @@ fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released
 }
 
 #[test]
-fn who_writes_by_one_name_sees_its_size_by_the_other() {
+fn a_writer_by_one_name_sees_its_size_by_the_other() {
     in_both_modes(|kernel| {
         let (writer, other) = (Program::start(), Program::start());
         let size = |kernel: &mut Kernel<'_>, program: &Program| {
