@@ -474,7 +474,7 @@ impl Filesystem {
             grown |= self.0.state.lock().lives.get(id).is_some_and(Live::measure);
         }
         if grown && !self.0.rooms.blobs.make_room(0) {
-            tracing::debug!("what is being written is more than the limit of the cache leaves");
+            tracing::debug!("files that are being written exceed the limit of the cache");
         }
     }
 

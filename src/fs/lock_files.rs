@@ -177,7 +177,7 @@ impl Filesystem {
             match self.remove_lock(path, held.stamp) {
                 Ok(()) => self.0.lock_files.lock().remove(path, Some(held.stamp)),
                 // The next round tries it again.
-                Err(error) => tracing::debug!(error = error.chain(), %path, "a lock stays"),
+                Err(error) => tracing::debug!(error = error.chain(), %path, "a lock remains"),
             }
         }
     }
@@ -230,7 +230,7 @@ impl Filesystem {
             }
         }
         if let Err(error) = self.keep_owners() {
-            tracing::debug!(error = error.chain(), "the owners of locks could not be kept");
+            tracing::debug!(error = error.chain(), "the owners of locks could not be saved");
         }
     }
 
@@ -259,7 +259,7 @@ impl Filesystem {
             return;
         }
         if let Err(error) = self.remove_lock(path, stamp) {
-            tracing::warn!(error = error.chain(), %path, "a lock of an ended process stays");
+            tracing::warn!(error = error.chain(), %path, "a lock of an ended process remains");
         }
     }
 

@@ -317,7 +317,7 @@ impl Filesystem {
         for touch in further {
             if let Err(error) = touch.carry_out() {
                 // A failure there does not concern the file that the caller has named.
-                tracing::debug!(%error, "the time of a file that is being written stays");
+                tracing::debug!(%error, "the time of an open file could not be set");
             }
         }
         let attrs = ops.iter().find_map(|(_, op)| match op {
@@ -418,7 +418,7 @@ impl Filesystem {
                 }
                 // A failure there does not concern the file that the caller has named.
                 Err(errno) => {
-                    tracing::debug!(?errno, "attributes of a file that is being written stay");
+                    tracing::debug!(?errno, "attributes of an open file could not be changed");
                 }
             }
         }

@@ -98,7 +98,7 @@ impl Filesystem {
         if let Err(error) = self.make_draft(id) {
             // The process cannot keep its version, and must not see another one, so the name is a
             // miss.
-            tracing::debug!(error = error.chain(), "an edition cannot be kept apart");
+            tracing::debug!(error = error.chain(), "an edition could not get a draft");
             return Err(Errno::ENOENT);
         }
         Ok(self.spot_in(id, path, spot))
