@@ -1,4 +1,4 @@
-//! Handles: making them, and how their I/O travels.
+//! Handles: how they are made, and how their I/O travels.
 //!
 //! Owns the choice of the I/O mode of an inode. Must never give out a handle that can write to the
 //! file of a blob. Must never give two modes to one inode.

@@ -128,7 +128,7 @@ impl Edition {
         true
     }
 
-    /// Ends the writing of it.
+    /// Ends its writing: it has no writers any more.
     pub(super) fn rest(&mut self) {
         self.writers.clear();
         (self.one_killed, self.open_ended) = (false, false);

@@ -139,7 +139,7 @@ pub(super) struct Live {
     pub(super) empties: bool,
     /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
     pub(super) fresh: bool,
-    /// What the file looked like before anything was written to it.
+    /// What the file looked like before its writers wrote anything to it.
     pub(super) clean: Mark,
     /// Attributes. `mtime` is valid as long as nothing was written.
     pub(super) attrs: Attrs,
@@ -173,8 +173,8 @@ pub(super) struct Live {
     pub(super) mapped: bool,
     /// It is being published or is becoming a blob. No further handle may share its bytes now.
     pub(super) settling: bool,
-    /// Serialises publishing and preserving. It is held while the file is hashed. No thread waits
-    /// for it while it holds the lock of the state.
+    /// Serialises publishing and preserving. It is held while the file is hashed. A thread that
+    /// holds the lock of the state must not wait for it.
     pub(super) publishing: Arc<Mutex<()>>,
     /// Changes whenever something happened that others wait for.
     pub(super) moved: watch::Sender<()>,
