@@ -1,7 +1,7 @@
-//! Handles: making them, and how their I/O travels.
+//! Handles: how they are made, and how their I/O travels.
 //!
-//! Owns the choice of the I/O mode of an inode. Must never give a handle that can write the file of a blob, nor one
-//! inode two modes.
+//! Owns the choice of the I/O mode of an inode. Must never give out a handle that can write to the
+//! file of a blob. Must never give two modes to one inode.
 
 use std::sync::Arc;
 
@@ -27,8 +27,9 @@ impl Filesystem {
         let default = if self.passes_through() { Mode::Passthrough } else { Mode::Cached };
         let io = match settle_mode(state, ino, &source, default) {
             Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
-            // The kernel counts by the inode what stands aside there, and sets its size to 0 when it finishes an
-            // open that empties: a reader through the page cache could be given too little.
+            // The kernel keeps one size per inode. It counts there what a handle that stands aside
+            // writes, and sets the size to 0 when it finishes an open with `O_TRUNC`. A reader
+            // through the page cache could therefore get too few bytes.
             Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
             Mode::Cached => Io::Cached { keep: true },
             Mode::Direct => Io::Direct,
@@ -37,7 +38,8 @@ impl Filesystem {
         Opened { handle, io, no_flush: true }
     }
 
-    /// Makes a handle that reads these bytes, whatever the other handles of the inode read.
+    /// Makes a handle that reads these bytes, even if the other handles of the inode read different
+    /// ones.
     pub(super) fn attach_bytes(
         &self,
         state: &mut State,
@@ -59,7 +61,7 @@ impl Filesystem {
         wish: &Wish,
     ) -> Reply<Opened> {
         let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
-        // It is emptied without the lock, before the caller is answered.
+        // The file is emptied after the lock is released and before the caller is answered.
         live.fresh |= wish.flags.truncate && live.file().metadata()?.len() > 0;
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut live.attrs);
@@ -73,7 +75,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             state.handles.file(opened.handle).map(|file| file.bytes.clone())
         };
-        // What is empty stays as it is: to cut it would move its time, and so be a change.
+        // An empty file is left alone: truncating it would move its time, which counts as a change.
         let empty = |file: &std::fs::File| match file.metadata()?.len() {
             0 => Ok(()),
             _ => file.set_len(0),
@@ -108,7 +110,7 @@ impl Filesystem {
         OpenStep::Done(allowed.and_then(|()| self.join(state, ino, id, wish)))
     }
 
-    /// Makes a writing handle on a live file; the caller has checked that it may.
+    /// Makes a writing handle on a live file. The caller has checked that the open may write it.
     pub(super) fn attach_writer(
         &self,
         state: &mut State,
@@ -124,8 +126,8 @@ impl Filesystem {
         live.writer = wish.caller;
         let source = Arc::clone(&live.source);
         let own_inode = live.ino == ino;
-        // What may be mapped for writing goes through the daemon: a mapping of the file itself would outlive
-        // the handle unseen.
+        // A handle that may be mapped for writing goes through the daemon. A mapping of the file
+        // itself would outlive the handle, and the daemon would not see that.
         let passes = self.passes_through() && !flags.read;
         let io = if own_inode {
             state.count_open(ino);
@@ -186,7 +188,7 @@ fn reader(ino: Ino, wish: &Wish, bytes: Bytes) -> OpenFile {
     }
 }
 
-/// Decides how the handles of an inode do their I/O, if no open one has.
+/// Decides how the handles of an inode do their I/O, if none of them is open yet.
 fn settle_mode(state: &mut State, ino: Ino, source: &Arc<Source>, default: Mode) -> Mode {
     let Some(inode) = state.names.inode_mut(ino) else { return Mode::Direct };
     let mode = *inode.mode.get_or_insert(default);
@@ -194,7 +196,8 @@ fn settle_mode(state: &mut State, ino: Ino, source: &Arc<Source>, default: Mode)
     mode
 }
 
-/// Counts an open whose calls all come to us, whatever the other handles of the inode do.
+/// Counts an open whose calls all come to the daemon, even if the other handles of the inode are
+/// passed through.
 pub(super) fn beside(state: &mut State, ino: Ino) -> Io {
     state.count_open(ino);
     let Some(inode) = state.names.inode_mut(ino) else { return Io::Direct };

@@ -1,4 +1,4 @@
-//! Attributes: what `stat` tells.
+//! Attributes: what `stat` reports.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, EntryKind, Op, Time};
 
-/// Preferred size of I/O, as ext4 tells it.
+/// The preferred size of I/O, the same as ext4 reports.
 const BLOCK: u32 = 4096;
 
 fn timespec(time: Time) -> Timespec {
@@ -26,7 +26,7 @@ fn time(spec: Timespec) -> Time {
     Time { secs: spec.secs, nanos: spec.nanos }
 }
 
-/// Builds what `stat` tells of an entry.
+/// Builds the attributes that `stat` reports for an entry.
 pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> Attr {
     let size = match &entry.kind {
         EntryKind::File { size, .. } => *size,
@@ -53,7 +53,7 @@ pub(super) fn attr_from(ino: Ino, entry: &Entry, changed: Time, nlink: u32) -> A
 }
 
 impl Filesystem {
-    /// Returns attributes, and for how long the kernel may take them for granted.
+    /// Returns attributes, and how long the kernel may cache them.
     pub(super) fn attr_of(&self, state: &State, ino: Ino) -> Reply<(Attr, Duration)> {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
@@ -81,13 +81,13 @@ impl Filesystem {
         }
     }
 
-    /// Counts the names of a hard-linked entry; `None` for one that has but its own.
+    /// Counts the names of a hard-linked entry; `None` for an entry with only one name.
     pub(super) fn names_of(&self, entry: &Entry) -> Option<u32> {
         let group = entry.link?;
         Some(self.0.rooms.ledger.read(|fold| fold.links(group).count()) as u32)
     }
 
-    /// Returns the attributes of a version, and whether they are those of a visible path.
+    /// Returns the attributes of a version, and whether these are the attributes of a visible path.
     fn entry_attr(&self, state: &State, ino: Ino, published: &Published) -> (Attr, bool) {
         let place = state.names.inode(ino).and_then(|inode| inode.place().cloned());
         let current = place
@@ -103,14 +103,14 @@ impl Filesystem {
         }
     }
 
-    /// Returns the attributes of a version that is what the namespace has.
+    /// Returns the attributes of a version that the namespace has.
     pub(super) fn seen_attr(&self, ino: Ino, seen: &Seen) -> Attr {
         let nlink = self.names_of(&seen.entry).unwrap_or(1);
         attr_from(ino, &seen.entry, Time::from_ms(seen.changed_ms), nlink)
     }
 
-    /// Returns the attributes of a directory. Its times move with its content on every node, until it is given
-    /// others.
+    /// Returns the attributes of a directory. Its times change with its content on every node,
+    /// until they are set explicitly.
     fn directory_attr(&self, state: &State, ino: Ino) -> Attr {
         let Some(path) = state.names.directory_path(ino) else {
             let gone = super::seen::implied_directory().entry;
@@ -141,11 +141,12 @@ impl Filesystem {
             }
             matches!(state.names.inode(ino).map(|inode| &inode.node), Some(InodeKind::Directory))
         };
-        // Programs ask for the root to see whether the mount works; that must not wait for the store.
+        // Programs stat the root to see whether the mount works. That must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
             return self.told_attr(ino).into();
         }
-        // A process may have this as its working directory and ask for nothing else: it must not grow stale.
+        // A process may have this as its working directory and send no other request. It must not
+        // become stale.
         self.0.rooms.freshness.note_activity();
         let this = self.clone();
         Answer::later(async move {
@@ -154,7 +155,7 @@ impl Filesystem {
         })
     }
 
-    /// Returns attributes for the kernel, which goes by them from now on.
+    /// Returns attributes for the kernel. From now on the kernel relies on them.
     fn told_attr(&self, ino: Ino) -> Reply<(Attr, Duration)> {
         let mut state = self.0.state.lock();
         let (attr, ttl) = self.attr_of(&state, ino)?;
@@ -162,7 +163,8 @@ impl Filesystem {
         Ok((attr, ttl))
     }
 
-    /// Returns the attributes of a handle that has bytes of its own on an inode that is not its own.
+    /// Returns the attributes of a handle that stands aside: its bytes are not those of the inode
+    /// it is open on.
     fn aside_attr(
         state: &State,
         ino: Ino,
@@ -219,7 +221,7 @@ pub(super) fn apply(attrs: &mut Attrs, set: SetAttr, now: Time) {
     attrs.mtime = set.mtime.map_or(attrs.mtime, chosen);
 }
 
-/// Returns the file type bits that `mknod` was given, as a type; `None` for one that cannot be made.
+/// Returns the file type for the type bits given to `mknod`; `None` for a type that cannot be made.
 pub(super) fn special_type(format: u32) -> Option<FileType> {
     use super::handles::{FORMAT_BLOCK, FORMAT_CHAR, FORMAT_FIFO, FORMAT_SOCKET};
     match format {

@@ -1,7 +1,7 @@
-//! Beginning a live file: what it begins from, and on which inode it stands.
+//! Beginning a live file: what it begins from, and which inode it gets.
 //!
-//! Owns the way from a decision to a live file: room, a staging file, a copy of what was there, and the
-//! decision once more under the lock.
+//! Owns the way from a decision to a live file: room, a staging file, a copy of the old content,
+//! and the second decision under the lock.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -22,19 +22,19 @@ use crate::local::StagedPath;
 use crate::namespace::{Attrs, Entry};
 use crate::sync::Demand;
 
-/// What is copied into a live file before it is written.
+/// What is copied into a live file before it is written to.
 #[derive(Debug, Clone)]
 pub(super) enum Copied {
     /// A blob.
     Blob(Digest, u64),
-    /// What an inode without a name has open.
+    /// The file that an inode without a name has open.
     File(Arc<Source>),
 }
 
 /// What a live file begins from.
 #[derive(Debug, Clone)]
 pub(super) struct BeginBase {
-    /// Where it will be published; `None` if it will not.
+    /// The name under which it will be published; `None` if it will not be.
     pub(super) spot: Option<DirEntryKey>,
     /// What the name has now.
     pub(super) published: Option<Published>,
@@ -43,7 +43,7 @@ pub(super) struct BeginBase {
 }
 
 impl BeginBase {
-    /// Reports whether this is the same beginning.
+    /// Reports whether both describe the same beginning.
     pub(super) fn is(&self, other: &Self) -> bool {
         let stamp = |base: &Self| base.published.as_ref().map(|published| published.stamp);
         let kind = |base: &Self| base.published.as_ref().map(|p| p.entry.kind.clone());
@@ -51,17 +51,17 @@ impl BeginBase {
     }
 }
 
-/// Where a live file stands.
+/// The inode of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum LiveOn {
-    /// On the inode that was reserved for it.
+    /// The inode that was reserved for it.
     Reserved(Ino),
-    /// On an inode of its own.
+    /// A new inode.
     Fresh,
 }
 
 impl Filesystem {
-    /// Reports whether a new writer may start: the disk and the backlog have room.
+    /// Reports whether a new writer may start: there must be room on the disk and in the backlog.
     pub(super) fn has_room(&self) -> bool {
         self.0.rooms.ledger.room().is_open(Demand::Begin)
     }
@@ -75,7 +75,7 @@ impl Filesystem {
         })
     }
 
-    /// Finds what an open that begins a live file begins from.
+    /// Finds what an open begins from when it begins a live file.
     pub(super) fn base_of(
         &self,
         state: &State,
@@ -86,7 +86,7 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let spot = inode.place().or(inode.last.as_ref()).cloned().ok_or(Errno::ESTALE)?;
         let seen = state.names.path_of(&spot).and_then(|path| self.seen(&path));
-        // A descriptor's file is not what another node has put under its name.
+        // A descriptor's file is not the one that another node has since put under its name.
         let live = inode.live().and_then(|id| state.lives.get(id));
         let beside = live.is_some_and(|live| seen.is_some() && !live.is_next_of(seen.as_ref()));
         let seen = seen.map(Seen::published);
@@ -101,16 +101,16 @@ impl Filesystem {
             (_, Some(seen)) => {
                 seen.entry.content().ok_or(Errno::ENOENT)?;
                 if own.is_none_or(|told| !told.is(&seen.entry, seen.stamp)) {
-                    // The kernel has checked another version than the one that is there.
+                    // The kernel has checked the rights of an older version than the current one.
                     self.permits(&wish.caller, &seen.entry.attrs, wish.wants())?;
                 }
                 (Some(spot), Some(seen))
             }
-            // Others write the first version of the name.
+            // Others are writing the first version of the name.
             (_, None) if state.has_private(&spot) => (Some(spot), None),
-            // A version that is lost or too old is written anew.
+            // A version that is lost or too old is written again.
             (_, None) if self.hides(state, &spot, ino) => (Some(spot), None),
-            // The name has gone since: what comes now is written to the file that it led to.
+            // The name has gone since. The caller now writes to the file that the name led to.
             (_, None) => (None, own),
         };
         let entry = published.as_ref().map(|published| &published.entry);
@@ -132,7 +132,8 @@ impl Filesystem {
         Ok(BeginBase { spot, published, attrs, copy })
     }
 
-    /// Waits for room, copies what there is, and begins; `None`: something moved, decide anew.
+    /// Waits for room, copies the old content, and begins. `None` means that something moved and
+    /// the open has to be decided again.
     pub(super) async fn begin_in_time(
         &self,
         ino: Ino,
@@ -144,7 +145,8 @@ impl Filesystem {
         self.begin_with(ino, wish, &base, file, staged)
     }
 
-    /// Begins with an empty staging file; `None`: something moved, decide anew.
+    /// Begins with an empty staging file. `None` means that something moved and the open has to be
+    /// decided again.
     pub(super) fn begin_open(
         &self,
         ino: Ino,
@@ -161,14 +163,15 @@ impl Filesystem {
             Ok((crate::local::spare(file)?, path))
         };
         let made = match make() {
-            // A program that begins a file goes before what is kept in case it is opened again.
+            // A program that begins a file has priority over files that are kept open in case they
+            // are opened again.
             Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => make(),
             made => made,
         };
         made.map_err(|error| super::errno::promised(&error))
     }
 
-    /// Makes a staging file with a copy of what there is.
+    /// Makes a staging file with a copy of the old content.
     pub(super) async fn stage_copy(&self, copy: Option<Copied>) -> Reply<(File, StagedPath)> {
         let Some(copy) = copy else { return self.stage() };
         let (from, size) = match copy {
@@ -215,12 +218,13 @@ impl Filesystem {
         let opened = self.attach_writer(state, ino, id, wish);
         let further = self.further_names(state, base);
         drop(guard);
-        // By these the kernel may remember the published version, and its size: the writer sees its own.
+        // Under these names the kernel may remember the published version and its size, but the
+        // writer has to see its own.
         self.doubt(further);
         Ok(Some(opened))
     }
 
-    /// Returns the further names that a file with hard links has, where the kernel knows them.
+    /// Returns the other names of a file with hard links, where the kernel knows them.
     fn further_names(&self, state: &State, base: &BeginBase) -> Vec<DirEntryKey> {
         let entry = base.published.as_ref().map(|published| &published.entry);
         let Some((spot, group)) = base.spot.as_ref().zip(entry.and_then(|entry| entry.link)) else {
@@ -251,16 +255,17 @@ impl Filesystem {
         let is_new = base.published.is_none();
         let ino = match on {
             LiveOn::Reserved(ino) => ino,
-            // It is told which file it is as soon as there is one.
+            // The inode is set to the live file as soon as that exists.
             LiveOn::Fresh => state.names.add_fresh(InodeKind::Directory),
         };
         let mut attrs = base.attrs.clone();
-        // An empty file that is emptied again is the file that it was: lock files are opened so all the time.
+        // An empty file that is emptied again stays the same file. Programs constantly open lock
+        // files this way.
         if truncate && (is_new || had_bytes) {
             attrs.mtime = self.now();
         }
         let link = base.published.as_ref().and_then(|published| published.entry.link);
-        // A file that is written further keeps the beginning of the version that it began from.
+        // A file that is not emptied keeps the beginning of the version that it began from.
         let put = base.published.as_ref().filter(|_| !truncate).and_then(|base| base.stamp);
         let begun = put.and_then(|put| self.0.beginnings.begun(put));
         let id = state.lives.add(Live::new(Start {

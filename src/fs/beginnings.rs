@@ -1,8 +1,9 @@
-//! Beginnings: when files were begun on this node, and when versions of other nodes came to it.
+//! Beginnings: when files were begun on this node, and when versions of other nodes arrived.
 //!
-//! A name that keeps its first version has to tell whether a file was begun before that came. Stamps alone do not
-//! say so: they are of the close, on whichever node. Owns what is remembered of it, in memory and within limits. What is
-//! not remembered, such as after a restart, is told by stamps. Must never be asked where the namespace says enough.
+//! Where a name keeps its first version, the daemon has to know whether a file was begun before
+//! that version arrived. Stamps alone do not show that: a stamp is made at the close, on whichever
+//! node. Owns this memory, which is bounded. Where nothing is remembered, as after a restart,
+//! stamps decide. Must never be asked where the namespace has the answer.
 
 use std::num::NonZeroUsize;
 
@@ -11,26 +12,27 @@ use parking_lot::Mutex;
 
 use crate::stamp::Stamp;
 
-/// Files of which it is remembered when they were begun, and versions of which it is remembered when they came, each.
+/// How many files are remembered with their beginning, and how many versions with their arrival.
 const REMEMBERED_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
 
 /// A moment on this node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
-    /// Greater than the stamps of all that was published here before, and smaller than of what comes after.
+    /// Greater than the stamps of everything that was published here before, and smaller than the
+    /// stamps of what is published later.
     pub(super) stamp: Stamp,
-    /// What had come from other nodes, as `Ledger::applied` counts it.
+    /// How many changes of other nodes had arrived, as `Ledger::applied` counts them.
     pub(super) applied: u64,
 }
 
-/// What is remembered, by the stamps of puts.
+/// What is remembered, by the stamps of the puts.
 #[derive(Debug)]
 pub(super) struct Beginnings(Mutex<KnownPaths>);
 
 #[derive(Debug)]
 struct KnownPaths {
     begun: LruCache<Stamp, Moment>,
-    /// With which count of `Ledger::applied`.
+    /// The count of `Ledger::applied` at the arrival.
     came: LruCache<Stamp, u64>,
 }
 
@@ -40,7 +42,7 @@ impl Beginnings {
         Self(Mutex::new(KnownPaths { begun, came }))
     }
 
-    /// Notes when a file was begun that has been put.
+    /// Notes when the file of this put was begun.
     pub(super) fn note_begun(&self, put: Stamp, begun: Moment) {
         self.0.lock().begun.put(put, begun);
     }
@@ -50,7 +52,7 @@ impl Beginnings {
         self.0.lock().begun.peek(&put).copied()
     }
 
-    /// Notes that what one put has put was put anew by another.
+    /// Notes that the second put has put again what the first one had put.
     pub(super) fn note_moved(&self, before: Stamp, put: Stamp) {
         let mut known = self.0.lock();
         if let Some(begun) = known.begun.pop(&before) {
@@ -58,12 +60,12 @@ impl Beginnings {
         }
     }
 
-    /// Notes with which count the put of another node has come, if it was not here before.
+    /// Notes at which count the put of another node arrived, unless it was here already.
     pub(super) fn note_came(&self, put: Stamp, count: u64) {
         self.0.lock().came.get_or_insert(put, || count);
     }
 
-    /// Reports whether a put has come, or was made here, after a moment.
+    /// Reports whether a put arrived, or was made here, after a moment.
     pub(super) fn came_after(&self, put: Stamp, moment: Moment) -> bool {
         match self.0.lock().came.peek(&put) {
             Some(count) => *count > moment.applied,
@@ -71,7 +73,7 @@ impl Beginnings {
         }
     }
 
-    /// Reports whether a put has come, or was made here, after the file of another was begun.
+    /// Reports whether a put arrived, or was made here, after the file of the other put was begun.
     pub(super) fn came_after_begin(&self, put: Stamp, other: Stamp) -> bool {
         match self.begun(other) {
             Some(begun) => self.came_after(put, begun),

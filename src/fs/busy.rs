@@ -1,6 +1,6 @@
-//! Which clients and entries are busy, for as long as a client watches.
+//! Which clients and entries are busy, counted while a client watches.
 //!
-//! Owns these counts. Must never cost anything while no client watches: an open does without them then.
+//! Owns these counts. Must never cost anything while no client watches: opens are not counted then.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,13 +11,14 @@ use parking_lot::Mutex;
 use crate::name::TreePath;
 use crate::namespace::{Profiles, is_edition};
 
-/// For how long a question keeps the counts going.
+/// How long one question keeps the counts going.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
-/// The most entries that are counted at once. When there are more, all counts are halved, and what then has none is forgotten.
+/// The most entries that are counted at once. When there are more, all counts are halved, and
+/// entries that reach 0 are forgotten.
 const ENTRIES_MAX: usize = 4096;
-/// How many entries are told.
+/// How many entries an answer lists.
 const ENTRIES_TOLD: usize = 50;
-/// The name of what lies in no client's directory.
+/// The name for everything outside the clients' directories.
 const NO_CLIENT: &str = "(none)";
 
 /// What was counted since a client began to watch.
@@ -25,7 +26,7 @@ const NO_CLIENT: &str = "(none)";
 pub struct BusyCounts {
     /// Hits and misses by client.
     pub clients: BTreeMap<String, (u64, u64)>,
-    /// The entries that were opened most, with their opens; what was long ago counts less.
+    /// The entries that were opened most, with the number of their opens. Older opens count less.
     pub entries: Vec<(TreePath, u64)>,
 }
 
@@ -44,13 +45,13 @@ pub(super) struct Busy {
 }
 
 impl Busy {
-    /// Reports whether a client watches. The clock is asked only if one has.
+    /// Reports whether a client watches. Reads the clock only if a client has watched before.
     pub(super) fn is_watched(&self, now: impl FnOnce() -> Duration) -> bool {
         let until_ms = self.until_ms.load(Ordering::Relaxed);
         until_ms > 0 && now().as_millis() < u128::from(until_ms)
     }
 
-    /// Counts an entry that was opened. What a process has in a draft is none.
+    /// Counts an entry that was opened. A file in a draft is not an entry.
     pub(super) fn hit(&self, profiles: &Profiles, path: TreePath) {
         if is_edition(&path) {
             return;
@@ -76,7 +77,7 @@ impl Busy {
         self.counts.lock().clients.entry(client).or_default().1 += 1;
     }
 
-    /// Watches on, and tells what was counted. If no client has watched, the counts begin now.
+    /// Extends the watch and returns the counts. If no client was watching, the counts begin now.
     pub(super) fn watch(&self, now: Duration) -> BusyCounts {
         let was_watched = self.is_watched(|| now);
         let until_ms = (now + WATCHED_FOR).as_millis() as u64;

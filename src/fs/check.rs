@@ -1,8 +1,8 @@
-//! Completeness of what is published under a name whose profile asks for a check.
+//! Checks that a published file is complete, where the profile of its name asks for that.
 //!
-//! Owns the question where the bytes of a version are and which check its name asks for. It is asked before the turn to
-//! publish, with no lock held, because it reads. The ledger keeps on this node what fails. Must never keep back anything
-//! by itself.
+//! Owns two answers: where the bytes of a version are, and which check its name asks for. The check
+//! reads the bytes, so it runs before the turn to publish, with no lock held. The ledger keeps
+//! incomplete content on this node. This module must never hold anything back itself.
 
 use std::fs::File;
 use std::io;
@@ -21,19 +21,20 @@ use crate::namespace::{Check, Entry};
 pub(super) enum Examined {
     /// The name asks for no check.
     Unasked,
-    /// This content; nothing where there was no file.
+    /// This content was checked; `None` where there was no file.
     Content(Option<(Digest, u64)>),
 }
 
 impl Examined {
-    /// Reports whether nothing else than this content has to be looked at.
+    /// Reports whether no content other than this has to be checked.
     pub(super) fn is_of(self, content: Option<(Digest, u64)>) -> bool {
         matches!(self, Self::Unasked) || self == Self::Content(content)
     }
 }
 
 impl Filesystem {
-    /// Returns the check that a name asks for. Without other nodes there is none: nothing leaves this one.
+    /// Returns the check that a name asks for. Without other nodes there is none, because nothing
+    /// leaves this node.
     pub(super) fn check_at(&self, state: &State, spot: &DirEntryKey) -> Option<Check> {
         self.0.rooms.ledger.remote()?;
         let path = Self::known_path(state, spot)?;
@@ -46,7 +47,7 @@ impl Filesystem {
         self.check_at(&state, state.lives.get(id)?.place()?)
     }
 
-    /// Tells the ledger if these bytes are not complete.
+    /// Reports these bytes to the ledger if they are incomplete.
     pub(super) fn examine_bytes(&self, bytes: &[u8], digest: Digest, check: Check) -> Result<()> {
         let whole = is_whole(bytes, bytes.len() as u64, check);
         if !whole.map_err(cannot_look)? {
@@ -55,8 +56,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Tells the ledger if the content of a file is not complete. The file may hold something else by now: its writer may go
-    /// on, and a blob may be spoilt. The verdict is on the content, wherever it is, so what fails is digested first.
+    /// Reports the content of a file to the ledger if it is incomplete. The file may hold other
+    /// bytes by now: its writer may have gone on, or a blob may be damaged. The verdict is about
+    /// the content, wherever it is, so content that fails is digested first.
     pub(super) fn examine_file(
         &self,
         file: &File,
@@ -70,7 +72,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Tells the ledger if what a name leads to is not complete by the check that another name asks for.
+    /// Reports what a name leads to, if it is incomplete by the check that another name asks for.
     pub(super) fn examine_for(&self, from: &DirEntryKey, to: &DirEntryKey) -> Result<Examined> {
         let (check, content, source) = {
             let state = self.0.state.lock();
@@ -87,7 +89,7 @@ impl Filesystem {
         } else if let Some(blob) = self.0.rooms.blobs.open_briefly(&content.0, content.1)? {
             self.examine_file(&blob.file, content, check)?;
         }
-        // What is only in the store is elsewhere already.
+        // Content that is only in the store has left this node already.
         Ok(Examined::Content(Some(content)))
     }
 }

@@ -25,8 +25,9 @@ use crate::namespace::{Attrs, Entry, EntryKind, FileKind, Scope};
 #[derive(Clone, Debug)]
 pub(super) struct New {
     pub(super) attrs: Attrs,
-    /// Its name says that the file will be renamed. The kernel is not to remember this name: with the file it takes along what it
-    /// remembers, and the file may become one that only its writer sees.
+    /// Its name says that the file will be renamed. The kernel must not remember this name: a
+    /// rename moves the kernel's cached entry together with the file, and the file may become one
+    /// that only its writer sees.
     pub(super) temporary: bool,
 }
 
@@ -117,7 +118,7 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         self.must_be_new(state, spot, wish)?;
-        // Between the first look and this one lies the wait for room.
+        // The wait for room lies between the first check and this one.
         self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
         let attrs = new.attrs.clone();
         let base = BeginBase { spot: Some(spot.clone()), published: None, attrs, copy: None };
@@ -132,8 +133,8 @@ impl Filesystem {
         Ok(Created { found, opened })
     }
 
-    /// Checks that a name leads nowhere. Where it leads somewhere, `ESTALE` makes the kernel look again, and check
-    /// the mode of what it then finds.
+    /// Checks that a name leads nowhere. Where it leads somewhere, `ESTALE` makes the kernel look
+    /// again and check the mode of the file that it finds.
     fn must_be_new(&self, state: &State, spot: &DirEntryKey, wish: &Wish) -> Reply<()> {
         let path = state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))?;
         let there = self.seen(&path).is_some() || state.has_private(spot);
@@ -144,7 +145,7 @@ impl Filesystem {
         }
     }
 
-    /// Goes on where the name that was to be made is there.
+    /// Continues where the name to be made exists already.
     pub(super) fn create_over(
         &self,
         spot: &DirEntryKey,
@@ -162,7 +163,7 @@ impl Filesystem {
             state.retries.begin(&wish.caller, vec![spot.clone()], None, flags, now);
             return Err(Errno::ESTALE).into();
         }
-        // It has looked again already, and the name has come since.
+        // The thread has looked again already, and the name has appeared since.
         let (this, spot, wish) = (self.clone(), spot.clone(), *wish);
         Answer::later(async move {
             for _ in 0..DECIDE_TRIES_MAX {
@@ -185,7 +186,7 @@ impl Filesystem {
         })
     }
 
-    /// Opens what a name leads to, as the kernel does after a lookup, with the check of its mode.
+    /// Opens what a name leads to, and checks its mode, as the kernel does after a lookup.
     async fn open_as_found(&self, spot: &DirEntryKey, wish: &Wish) -> Reply<Created> {
         let (lead, ino) = {
             let mut state = self.0.state.lock();
@@ -219,7 +220,8 @@ impl Filesystem {
         Ok(Created { found, opened })
     }
 
-    /// Creates with `O_RDONLY`: no handle can write it, so the empty file is published at once.
+    /// Creates with `O_RDONLY`. No handle can write the file, so the empty file is published at
+    /// once.
     fn create_to_read(&self, spot: &DirEntryKey, wish: &Wish, attrs: Attrs) -> Reply<Created> {
         let kind = EntryKind::File { digest: Digest::empty(), size: 0 };
         let ino = match self.put_new(spot, Entry { kind, attrs, link: None }) {
@@ -232,13 +234,13 @@ impl Filesystem {
         let flags = OpenFlags { exclusive: false, ..wish.flags };
         match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),
-            // An empty file is open at once; another one has taken its place.
+            // An empty file opens without a wait, so another file has taken its place.
             Answer::Later(_) => Err(Errno::ESTALE),
         }
     }
 
-    /// Returns the attributes of something new in a directory. A directory with the set-group-id bit
-    /// hands its group down.
+    /// Returns the attributes for something new in a directory. A directory with the set-group-id
+    /// bit passes its group on.
     pub(super) fn attrs_for_new(&self, parent: Ino, caller: &Caller, mode: u32) -> Reply<Attrs> {
         let state = self.0.state.lock();
         self.may_use(&state, caller, parent, MAY_CHANGE_NAMES)?;

@@ -1,7 +1,8 @@
-//! The decision what an open comes to.
+//! The decision about an open.
 //!
-//! A pure function of what the inode is, what else its name has, and how the caller asks. Owns no state, takes no
-//! lock, does no I/O; the caller that carries the plan out must decide again under the lock in which it acts.
+//! A pure function of what the inode is, what else its name has, and what the caller asks for. Owns
+//! no state, takes no lock, does no I/O. The caller that carries the plan out must decide again
+//! under the lock in which it acts.
 //!
 //! Keeps P1 whole-or-nothing and P3 stable-open.
 
@@ -11,11 +12,11 @@ use hearthfs_mount::Errno;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct OpenRequest {
     pub(super) how: How,
-    /// The thread was told to look again just before, and must not be told so twice.
+    /// The thread has just looked again, so it must not get `ESTALE` a second time.
     pub(super) last: bool,
-    /// It has just walked to the name: it has not come by a descriptor.
+    /// The thread has just walked to the name: it did not get here through a descriptor.
     pub(super) walked: bool,
-    /// The process cannot be seen, so nothing is known of it.
+    /// The process cannot be seen, so nothing is known about it.
     pub(super) unseen: bool,
 }
 
@@ -44,9 +45,9 @@ pub(super) enum Is {
     Directory,
     /// Neither a directory nor a regular file.
     Other,
-    /// It was promised to a thread that looked again.
+    /// It is reserved for a thread that looks again.
     Reserved,
-    /// It is no entry any more; its bytes are there while it is open.
+    /// It is not an entry any more. Its bytes exist while it is open.
     Gone {
         open: bool,
     },
@@ -54,10 +55,10 @@ pub(super) enum Is {
     Entry {
         /// Its name still leads to it.
         bound: bool,
-        /// Its bytes can be had, and it is not past its age.
+        /// Its bytes are available, and it is not past its age.
         readable: bool,
     },
-    /// A file that can still be written.
+    /// A file that a process can still write.
     Live(LiveIs),
 }
 
@@ -65,27 +66,27 @@ pub(super) enum Is {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct LiveIs {
     pub(super) stage: StageIs,
-    /// The caller writes it.
+    /// The caller has opened it for writing.
     pub(super) member: bool,
     /// It has a name.
     pub(super) named: bool,
     pub(super) writers: WritersAre,
-    /// It is being published just now.
+    /// It is being published right now.
     pub(super) settling: bool,
 }
 
-/// What its handles that can write have come to.
+/// The state of the handles that can write the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum WritersAre {
     /// All are released.
     Gone,
-    /// Their openers have closed all of them, and one is not released.
+    /// Their openers have closed all of them, and at least one is not released.
     Closed,
-    /// The opener of one has not closed it.
+    /// The opener of at least one has not closed it.
     Open,
 }
 
-/// How far a live file has come.
+/// The stage of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StageIs {
     Writing,
@@ -103,16 +104,16 @@ pub(super) struct NameHas {
     pub(super) joinable: bool,
     /// An entry that is not this inode.
     pub(super) entry: bool,
-    /// One that the caller may read: it has just walked to the name.
+    /// An entry that the caller may read, because the caller has just walked to the name.
     pub(super) current: bool,
 }
 
-/// What an open comes to.
+/// What happens with an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum OpenPlan {
     /// It reads the version of the inode, or what is left of it.
     Read,
-    /// It reads what the name has now, through this inode: that has nothing to read any more.
+    /// It reads what the name has now, through this inode, which has nothing to read any more.
     ReadCurrent,
     /// It reads what is being written.
     ReadLive,
@@ -129,8 +130,8 @@ pub(super) enum OpenPlan {
     },
     /// It waits until the live file moves on, and is decided again.
     Wait,
-    /// It waits for the release of the live file, for a moment, then has its published bytes kept elsewhere, and
-    /// is decided again.
+    /// It waits a moment for the release of the live file. After that the published bytes are
+    /// preserved, and the open is decided again.
     Settle,
     /// The kernel looks the name up again: `ESTALE`.
     LookAgain,
@@ -139,7 +140,8 @@ pub(super) enum OpenPlan {
 }
 
 impl OpenPlan {
-    /// Reports whether the caller gets what the kernel has checked its rights on: the inode, or the next version of it.
+    /// Reports whether the caller gets the file whose rights the kernel has checked: the inode, or
+    /// its next version.
     pub(super) fn is_of_the_inode(self) -> bool {
         match self {
             Self::Read
@@ -155,13 +157,13 @@ impl OpenPlan {
     }
 }
 
-/// Decides what an open comes to.
+/// Decides what happens with an open.
 pub(super) fn decide_open(asked: OpenRequest, is: Is, name: NameHas) -> OpenPlan {
     let again_or = |otherwise| if asked.last { otherwise } else { OpenPlan::LookAgain };
     match is {
         Is::Directory => OpenPlan::Fail(Errno::EISDIR),
         Is::Other => OpenPlan::Fail(Errno::ENXIO),
-        // Others have begun since it was promised.
+        // Others have begun a live file since the inode was reserved.
         Is::Reserved if asked.writes() && name.joinable && !asked.empties() => OpenPlan::JoinAside,
         Is::Reserved if asked.writes() => OpenPlan::Begin,
         Is::Gone { open } if asked.writes() => {
@@ -172,15 +174,15 @@ pub(super) fn decide_open(asked: OpenRequest, is: Is, name: NameHas) -> OpenPlan
                 OpenPlan::Fail(Errno::ENOENT)
             })
         }
-        // Only a process that has it open comes back to it.
+        // Only a process that has the file open gets here again.
         Is::Gone { open: true } if !asked.walked => again_or(OpenPlan::Read),
         Is::Entry { bound, readable } if asked.writes() => {
             write_entry(asked, bound, readable, name)
         }
-        // What the caller writes itself, or what the name leads to now, is another inode.
+        // The caller's own live file, or the current version of the name, is another inode.
         Is::Entry { bound, .. } if (name.own || !bound) && !asked.last => OpenPlan::LookAgain,
-        // The kernel finds what there is now. Of what is reserved, its thread was refused by the mode, and reads what it
-        // could not write.
+        // The kernel finds what the name has now. An open of a reserved inode for reading means
+        // that the mode refused writing, and the thread now reads the file it could not write.
         Is::Reserved | Is::Gone { .. } | Is::Entry { readable: false, .. } => {
             again_or(current(name))
         }
@@ -200,8 +202,8 @@ fn read_live(asked: OpenRequest, live: LiveIs, name: NameHas) -> OpenPlan {
         StageIs::Dropped if live.member => OpenPlan::ReadLive,
         StageIs::Dropped => again_or(current(name)),
         _ if live.member => OpenPlan::ReadLive,
-        // Only a process that has it open comes back to a file without a name. One that cannot be seen may have walked to the
-        // name before it was removed.
+        // Only a process that has the file open gets to a file without a name. A process that
+        // cannot be seen may have walked to the name before it was removed.
         StageIs::Writing if !live.named && (asked.walked || asked.unseen) => current(name),
         StageIs::Writing if !live.named => again_or(OpenPlan::ReadLive),
         // Other processes read the published version.
@@ -217,24 +219,25 @@ fn write_live(asked: OpenRequest, live: LiveIs) -> OpenPlan {
     if live.stage == StageIs::Dropped {
         return again_or(OpenPlan::Aside { named: false });
     }
-    // A writer that joined now would change what is being digested.
+    // A writer that joined now would change bytes that are being digested.
     if live.settling {
         return OpenPlan::Wait;
     }
     if asked.unseen && live.writers != WritersAre::Gone {
         return OpenPlan::Aside { named };
     }
-    // A lookup can have been overtaken by an unlink; a descriptor cannot.
+    // An unlink can overtake a lookup, but not a descriptor.
     if !named && !live.member && !asked.last {
         return OpenPlan::LookAgain;
     }
-    // All its writers have closed it: what comes now begins from that, as soon as it is a blob.
+    // All its writers have closed it. A new writer begins from that version as soon as it is a
+    // blob.
     let closed = live.writers != WritersAre::Open
         && matches!(live.stage, StageIs::Published | StageIs::Held);
     if asked.empties() && (closed || !live.member) {
         return again_or(OpenPlan::Aside { named });
     }
-    // Its published bytes have to be kept elsewhere before a writer goes on.
+    // The published bytes have to be preserved before a writer goes on.
     if live.stage == StageIs::Writing { OpenPlan::Join } else { OpenPlan::Settle }
 }
 
@@ -243,7 +246,7 @@ fn write_entry(asked: OpenRequest, bound: bool, readable: bool, name: NameHas) -
     if !has_bytes {
         return if asked.last { OpenPlan::Fail(Errno::ENOENT) } else { OpenPlan::LookAgain };
     }
-    // A caller that cannot be seen can look again, but cannot be led.
+    // A caller that cannot be seen can look again, but it cannot be led to another inode.
     let cannot_be_led = asked.last || (asked.unseen && bound);
     if !cannot_be_led {
         return OpenPlan::LookAgain;

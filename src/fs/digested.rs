@@ -1,7 +1,7 @@
-//! Digesting a closed file, which may be written all the time.
+//! Digests a closed file, even if it is written to all the time.
 //!
-//! Owns the tries, and the bytes of small files, which are read once. Must never be called with a lock held: it reads
-//! all of the file.
+//! Owns the number of tries, and the bytes of small files, which are read only once. Must never be
+//! called with a lock held, because it reads the whole file.
 
 use std::fs::File;
 use std::io;
@@ -11,10 +11,10 @@ use super::live::Mark;
 use crate::digest::Digest;
 use crate::local::hash_file;
 
-/// How often a file that changes while it is digested is digested again.
+/// How many times to digest a file that changes meanwhile.
 const DIGEST_TRIES_MAX: u32 = 4;
 
-/// Bytes that are digested and not yet announced.
+/// Bytes that are digested and not announced yet.
 pub(super) struct Digested {
     pub(super) digest: Digest,
     pub(super) mark: Mark,
@@ -23,7 +23,8 @@ pub(super) struct Digested {
     pub(super) kept: Option<Kept>,
 }
 
-/// Digests a whole file, again if it has moved since `seen` or moves meanwhile. Keeps the bytes of a small one.
+/// Digests a whole file. Digests it again if it has changed since `seen` or changes meanwhile.
+/// Keeps the bytes of a small file.
 pub(super) fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::Result<Digested> {
     let mut before = match seen {
         Some(seen) => seen,
@@ -44,7 +45,8 @@ pub(super) fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::R
             return Ok(Digested { digest, mark, disk_bytes, kept });
         }
         if tries >= DIGEST_TRIES_MAX {
-            // It is being written all the time. What was read last is what was closed.
+            // The file is written to all the time. The bytes that were read last count as the
+            // closed ones.
             let size = kept.as_ref().map_or(mark.size, |kept| kept.len() as u64);
             return Ok(Digested { digest, mark: mark.with_size(size), disk_bytes, kept });
         }

@@ -1,6 +1,6 @@
-//! Editions: what single processes have of units.
+//! Editions: the versions of units that single processes have.
 //!
-//! Owns their table. Must never ask the namespace or the disk.
+//! Owns the table of editions. Must never read the namespace or the disk.
 
 pub(super) mod version;
 
@@ -16,13 +16,14 @@ use super::who::Who;
 use crate::name::TreePath;
 use crate::namespace::{EDITION_COUNTS_FOR, EDITIONS_LISTED_MAX, Writers};
 
-/// The most processes that write one draft. The files of one more are ordinary ones.
+/// The most processes that write one draft. A further process writes ordinary files.
 const WRITERS_MAX: usize = 1024;
 
-/// The most units that are remembered because a warning was logged. Beyond that it is logged again.
+/// The most units for which it is remembered that a warning was logged. Beyond that the warning is
+/// logged again.
 const TROUBLED_MAX: usize = 1024;
 
-/// Number of an edition.
+/// The number of an edition.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct EditionId(pub(super) u64);
 
@@ -30,7 +31,7 @@ pub(super) struct EditionId(pub(super) u64);
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) path: TreePath,
-    /// The inodes of its directories, by their paths below it. The first is its own.
+    /// The inodes of its directories, by their paths below it. The first is the draft's own.
     pub(super) dirs: Vec<(TreePath, Ino)>,
 }
 
@@ -38,7 +39,7 @@ pub(super) struct Draft {
 #[derive(Debug, Clone)]
 pub(super) struct Writer {
     pub(super) who: Who,
-    /// `None` where it cannot be watched: then nothing is known of its end.
+    /// `None` where it cannot be watched. Its end is unknown then.
     pub(super) watched: Option<Arc<Watched>>,
 }
 
@@ -46,34 +47,34 @@ pub(super) struct Writer {
 #[derive(Debug)]
 pub(super) struct Edition {
     pub(super) unit: UnitName,
-    /// The user that it counts for.
+    /// The user whose share it counts against.
     pub(super) user: u32,
     pub(super) shared: Writers,
     /// The version that it began with.
     base: Arc<Version>,
     pub(super) draft: Option<Draft>,
-    /// The processes that write it; empty while none does.
+    /// The processes that write it; empty while no process does.
     pub(super) writers: Vec<Writer>,
-    /// One that wrote it was killed, or it is not known how it ended.
+    /// A process that wrote it was killed, or it is unknown how that process ended.
     pub(super) one_killed: bool,
-    /// It is being given its directory, so its version must not change.
+    /// Its directory is being made, so its version must not change.
     pub(super) drafting: bool,
-    /// It has ended, and names do not lead there any more.
+    /// It has ended, and no name leads to it any more.
     pub(super) ended: bool,
     /// The caller that wrote it last. Its rights decide what may be published.
     pub(super) caller: Caller,
-    /// An entry point was written, and no marker since.
+    /// An entry point was written, and no marker after it.
     pub(super) open_ended: bool,
-    /// When its entry point was opened last, or it was written, by the monotonic clock.
+    /// The last open of its entry point, or the last write to it, by the monotonic clock.
     used: Duration,
-    /// Moves with each of that.
+    /// Changes with each of these uses.
     uses: u64,
-    /// Its draft could not be published, and is not before this.
+    /// Its draft could not be published. The next try comes at this time at the earliest.
     pub(super) not_before: Duration,
 }
 
 impl Edition {
-    /// Makes the edition of a process that has neither read nor written anything of the unit.
+    /// Makes the edition of a process that has not read or written anything of the unit yet.
     pub(super) fn new(
         unit: UnitName,
         shared: Writers,
@@ -99,7 +100,7 @@ impl Edition {
         }
     }
 
-    /// Notes that its entry point is opened, or that it is written.
+    /// Notes that its entry point is opened, or that it is written to.
     pub(super) fn note_use(&mut self, now: Duration) {
         self.used = now;
         self.uses += 1;
@@ -109,7 +110,7 @@ impl Edition {
         self.used
     }
 
-    /// Returns a number that moves with each use.
+    /// Returns a number that changes with each use.
     pub(super) fn uses(&self) -> u64 {
         self.uses
     }
@@ -127,7 +128,7 @@ impl Edition {
         true
     }
 
-    /// Ends the writing of it.
+    /// Ends its writing: it has no writers any more.
     pub(super) fn rest(&mut self) {
         self.writers.clear();
         (self.one_killed, self.open_ended) = (false, false);
@@ -151,11 +152,11 @@ impl Edition {
 pub(super) struct Editions {
     all: HashMap<EditionId, Edition>,
     of: HashMap<(Who, UnitName), EditionId>,
-    /// Those of each unit.
+    /// The editions of each unit.
     units: HashMap<UnitName, Vec<EditionId>>,
-    /// The edition to which a directory of a draft belongs.
+    /// The edition that each directory of a draft belongs to.
     dirs: HashMap<Ino, EditionId>,
-    /// Units that could have no draft and for which a warning was logged.
+    /// Units that could not get a draft and for which a warning was logged.
     troubled: HashSet<UnitName>,
     shares: Shares,
     next: u64,
@@ -197,8 +198,9 @@ impl Editions {
         self.of.get(&(who, unit.clone())).copied()
     }
 
-    /// Returns the edition that a process of a user writes next: its own if it writes that already, or the draft that all
-    /// writers of the unit share. Processes of different users share none: each has rights of its own.
+    /// Returns the edition that the next write of a process goes to: its own edition if the process
+    /// writes that already, or the draft that all writers of the unit share. Processes of different
+    /// users share no draft, because each has rights of its own.
     pub(super) fn to_write(&self, who: Who, user: u32, unit: &UnitName) -> Option<EditionId> {
         let own = self.of(who, unit);
         let is_written = |id: &EditionId| self.all.get(id).is_some_and(Edition::is_written);
@@ -224,13 +226,13 @@ impl Editions {
         self.units.get(unit).into_iter().flatten().filter_map(|id| self.all.get(id))
     }
 
-    /// Returns the edition whose draft a directory is of.
+    /// Returns the edition whose draft contains this directory.
     pub(super) fn of_dir(&self, dir: Ino) -> Option<EditionId> {
         self.dirs.get(&dir).copied()
     }
 
-    /// Gives an edition the version that it shows from now on. Returns false if its user may not have as many members
-    /// listed; then it has the old one.
+    /// Gives an edition the version that it shows from now on. Returns false, and keeps the old
+    /// version, if the user may not list that many members.
     #[must_use]
     pub(super) fn rebase(&mut self, id: EditionId, base: Arc<Version>) -> bool {
         let Some(edition) = self.all.get_mut(&id) else { return false };
@@ -245,7 +247,7 @@ impl Editions {
         fits
     }
 
-    /// Reports whether it is news that a unit can have no draft.
+    /// Reports whether this is the first time that the unit gets no draft.
     pub(super) fn is_first_trouble(&mut self, unit: &UnitName) -> bool {
         if self.troubled.len() >= TROUBLED_MAX {
             self.troubled.clear();
@@ -253,7 +255,8 @@ impl Editions {
         self.troubled.insert(unit.clone())
     }
 
-    /// Adds an edition of a process, which has none of this unit; `None` if its user may have no more.
+    /// Adds an edition for a process that has none of this unit; `None` if the user may have no
+    /// more.
     pub(super) fn add(&mut self, who: Who, edition: Edition) -> Option<EditionId> {
         if !self.shares.take(edition.user, edition.counts_for()) {
             return None;
@@ -266,19 +269,20 @@ impl Editions {
         Some(id)
     }
 
-    /// Lets a further process have an edition.
+    /// Gives an edition to one more process.
     pub(super) fn join(&mut self, who: Who, id: EditionId) {
         if let Some(edition) = self.all.get(&id) {
             self.of.insert((who, edition.unit.clone()), id);
         }
     }
 
-    /// Leads a process away from an edition, unless no other has it. Reports whether none has.
+    /// Takes an edition from a process, unless no other process has it. Returns whether no other
+    /// process has it.
     pub(super) fn leave(&mut self, who: Who, id: EditionId) -> bool {
         let others = self.of.iter().any(|((other, _), of)| *of == id && *other != who);
         if others && let Some(edition) = self.all.get(&id) {
             let of = (who, edition.unit.clone());
-            // It may have another one by now.
+            // The process may have another edition by now.
             if self.of.get(&of) == Some(&id) {
                 self.of.remove(&of);
             }
@@ -286,7 +290,7 @@ impl Editions {
         !others
     }
 
-    /// Makes a directory one of an edition's draft.
+    /// Adds a directory to an edition's draft.
     pub(super) fn add_dir(&mut self, id: EditionId, path: TreePath, dir: Ino) {
         if let Some(draft) = self.all.get_mut(&id).and_then(|edition| edition.draft.as_mut()) {
             draft.dirs.push((path, dir));
@@ -307,7 +311,7 @@ impl Editions {
         }
     }
 
-    /// Takes an edition out.
+    /// Removes an edition from the table.
     pub(super) fn remove(&mut self, id: EditionId) -> Option<Edition> {
         self.take_away(id);
         let edition = self.all.remove(&id)?;

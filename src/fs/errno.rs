@@ -1,12 +1,12 @@
-//! From what a caller can do about an error to the number that a program sees.
+//! Converts the kind of an error to the error number that a program sees.
 
 use hearthfs_mount::Errno;
 
 use crate::error::{Error, Kind};
 use crate::name::PathError;
 
-/// Returns the errno of a kind. An outage is a miss where a name is looked for; `Unavailable` on a
-/// handle that was already promised goes through [`promised`].
+/// Returns the errno of a kind. An outage is a miss where a name is looked up. `Unavailable` on a
+/// handle that is open already goes through [`promised`].
 pub(super) fn of(kind: Kind) -> Errno {
     match kind {
         Kind::NotFound | Kind::Unavailable => Errno::ENOENT,
@@ -22,8 +22,9 @@ pub(super) fn of(kind: Kind) -> Errno {
     }
 }
 
-/// Returns the errno for opening an entry: whatever is wrong with its bytes or the way to them, or with the
-/// room for them, the entry is a miss. But not for want of a descriptor: its bytes may be here.
+/// Returns the errno for opening an entry. A problem with its bytes, with the way to them, or with
+/// the room for them makes the entry a miss. A lack of descriptors does not, because the bytes may
+/// be here.
 pub(super) fn of_open(kind: Kind) -> Errno {
     match kind {
         Kind::Exhausted => Errno::ENFILE,

@@ -1,7 +1,8 @@
-//! Why a name is a miss, for a user that asks.
+//! Explains to a user why a name is a miss.
 //!
-//! Owns the order in which reasons are looked for, and what of them a caller is told: root and the user of the mount all, others
-//! what the mode bits of the directories let them list. Must never count as a use, nor ask the store more than once.
+//! Owns the order in which reasons are looked for, and which of them a caller gets: root and the
+//! user of the mount get all of them, other users those that the mode bits of the directories let
+//! them list. Must never count as a use. Must never ask the store more than once.
 
 use std::time::Duration;
 
@@ -17,21 +18,21 @@ use crate::namespace::{
     WHY_PREFIX, is_edition, path_to_hex,
 };
 
-/// The longest that an answer waits for the log of the store.
+/// The longest time that an answer waits for the log of the store.
 const ASK_LIMIT: Duration = Duration::from_secs(5);
-/// What an answer to a call may take, in bytes: the kernel takes 64 KiB.
+/// The most bytes of an answer to a system call. The kernel takes 64 KiB.
 const ANSWER_BYTES_MAX: usize = 60 << 10;
 
 /// The caller.
 #[derive(Clone, Copy, Debug)]
 pub enum Asker {
-    /// Root or the user of the mount, over the control socket.
+    /// Root or the user of the mount, through the control socket.
     Trusted,
     /// A process, through the mount.
     Process(Caller),
 }
 
-/// What is known of a name, before it is put into words.
+/// The facts about a name, before they become an answer.
 #[derive(Default)]
 struct NameFacts {
     reason: Reason,
@@ -41,7 +42,8 @@ struct NameFacts {
 }
 
 impl Filesystem {
-    /// Says why a name is a miss. Asks the store for its log once, together with other callers.
+    /// Explains why a name is a miss. Looks at the log of the store once, together with other
+    /// callers.
     pub async fn explain(&self, asker: Asker, path: TreePath) -> Explained {
         let rooms = &self.0.rooms;
         let was_known = rooms.ledger.read(|fold| fold.knows(&path));
@@ -65,14 +67,14 @@ impl Filesystem {
         explained
     }
 
-    /// Returns the misses that are remembered and that the asker may know of, the last one first: of one user, of one
-    /// client, or all.
+    /// Returns the remembered misses that the asker may see, the last one first. They can be
+    /// limited to one user or one client.
     pub fn misses(&self, asker: Asker, uid: Option<u32>, client: Option<&str>) -> Misses {
         let mut found = self.0.misses.those(|miss| uid.is_none_or(|uid| miss.uid == uid));
         if let Some(client) = client {
             found.retain(|miss| self.client_of(&miss.path).as_deref() == Some(client));
         }
-        // Locks and statistics never leave a node: their misses cost no compilation.
+        // Locks and statistics never leave a node, so their misses cost no compilation.
         found.retain(|miss| !self.stays_on_nodes(&miss.path) && self.may_know(asker, miss));
         let more = found.len().saturating_sub(MISSES_TOLD_MAX) as u64;
         found.truncate(MISSES_TOLD_MAX);
@@ -80,7 +82,7 @@ impl Filesystem {
         Misses { misses: found.iter().map(|miss| self.missed(miss, now)).collect(), more }
     }
 
-    /// Answers what is asked by an extended attribute; `None` for another name.
+    /// Answers the extended attributes that ask for an explanation; `None` for other names.
     pub(super) fn explained(
         &self,
         caller: &Caller,
@@ -111,7 +113,7 @@ impl Filesystem {
         Some(fitting(self.misses(asker, uid, client)).into())
     }
 
-    /// Returns the path that is asked for in a directory.
+    /// Returns the path that the attribute asks about, in this directory.
     fn path_below(&self, caller: &Caller, ino: Ino, below: &[u8]) -> Reply<TreePath> {
         let dir = {
             let state = self.0.state.lock();
@@ -124,7 +126,8 @@ impl Filesystem {
         if is_edition(&path) { Err(Errno::ENOENT) } else { Ok(path) }
     }
 
-    /// Reports whether the asker may know of a miss: it is its own, or it may list the directory.
+    /// Reports whether the asker may see a miss: the miss is its own, or the asker may list the
+    /// directory.
     fn may_know(&self, asker: Asker, miss: &Miss) -> bool {
         match asker {
             Asker::Process(caller) if !self.is_trusted(&caller) => {
@@ -135,7 +138,8 @@ impl Filesystem {
         }
     }
 
-    /// Reports whether the mode bits of the directories let a caller reach a name, and do what it wants in the last one.
+    /// Reports whether the mode bits of the directories let a caller reach a name, and allow `want`
+    /// in the last directory.
     pub(super) fn may_reach(&self, caller: &Caller, path: &TreePath, want: u32) -> bool {
         let mut dirs = Vec::new();
         let mut at = path.parent();
@@ -147,7 +151,7 @@ impl Filesystem {
             let want = if above == 0 { want } else { MAY_SEARCH };
             let entry = self.seen(&dir).map(|seen| seen.entry);
             let entry = entry.or_else(|| dir.is_root().then(|| self.0.rules.root.clone()));
-            // What is no directory any more has no names to hide.
+            // A path that is no directory any more has no names to hide.
             let Some(attrs) = entry.map(|entry| entry.attrs) else { return true };
             self.mode_permits(caller, (attrs.uid, attrs.gid, attrs.mode), want).is_ok()
         })
@@ -169,7 +173,8 @@ impl Filesystem {
         }
     }
 
-    /// Finds out what is known of a name now; `fresh`: all that the log says is known.
+    /// Collects the facts about a name as they are now. `fresh` means that everything in the log is
+    /// known.
     fn known(&self, asker: Asker, path: &TreePath, fresh: bool) -> NameFacts {
         let ledger = &self.0.rooms.ledger;
         let mut known = ledger.read(|fold| self.known_in(fold, path));
@@ -190,14 +195,14 @@ impl Filesystem {
         known
     }
 
-    /// Looks into the namespace.
+    /// Looks the name up in the namespace.
     fn known_in(&self, fold: &Fold, path: &TreePath) -> NameFacts {
         let ledger = &self.0.rooms.ledger;
         if let Some(seen) = seen_in(fold, path) {
             let changed_ms = seen.stamp.map(|_| seen.changed_ms);
             let content = seen.entry.content();
             let reason = match content.filter(|_| ledger.hidden(&seen.entry)) {
-                // It is looked at more closely once the namespace is let go.
+                // This entry is examined more closely after the lock of the namespace is released.
                 Some(_) => Reason::Evicted,
                 None if ledger.living_left(fold, path, &seen.entry, changed_ms).is_none() => {
                     Reason::Expired
@@ -212,7 +217,8 @@ impl Filesystem {
         let mut at = Some(path.clone());
         while let Some(here) = at {
             match fold.register(&here) {
-                // A name that is there is hidden by what is above it, which comes next.
+                // Where an entry exists here, a directory above it hides it: the loop looks at that
+                // next.
                 Some(register) if register.entry.is_none() && !fold.is_directory(&here) => {
                     let of = (here != *path).then_some(here);
                     let removed = Some(register.stamp);
@@ -236,7 +242,7 @@ impl Filesystem {
         NameFacts { reason: Reason::Never, ..NameFacts::default() }
     }
 
-    /// Says what keeps a caller from the bytes of an entry that is there.
+    /// Returns why a caller cannot get the bytes of an entry that exists.
     fn why_not_read(&self, asker: Asker, seen: &Seen) -> Reason {
         let rooms = &self.0.rooms;
         let attrs = &seen.entry.attrs;
@@ -265,7 +271,7 @@ impl Filesystem {
         self.0.rules.profiles.classify(path).kind.stays_here()
     }
 
-    /// Puts what is known into the form that is told.
+    /// Converts the facts to the form of the answer.
     fn told_of(&self, explained: &mut Explained, known: &NameFacts) {
         let ledger = &self.0.rooms.ledger;
         let stamp = known.removed.or_else(|| known.seen.as_ref().and_then(|seen| seen.stamp));
@@ -321,7 +327,7 @@ impl Filesystem {
     }
 }
 
-/// Writes misses as JSON of a size that the kernel takes.
+/// Writes misses as JSON, limited to the size that the kernel takes.
 fn fitting(mut misses: Misses) -> Reply<Vec<u8>> {
     loop {
         let text = serde_json::to_vec(&misses).map_err(|_| Errno::EIO)?;

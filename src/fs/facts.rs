@@ -1,8 +1,8 @@
-//! What is shown of an entry beside its attributes, to a caller that may read it.
+//! Facts about an entry beside its attributes, for a caller that may read the entry.
 //!
-//! The kernel finds the inode and checks the caller's rights, as for any call. Owns which of the facts the caller is told: those
-//! of a content hold for the files of others, too, so only root and the user of the mount get them. Must never count as a
-//! use of the entry.
+//! The kernel finds the inode and checks the caller's rights, as for any call. Owns which facts the
+//! caller gets: those about a content also describe other users' files, so only root and the user
+//! of the mount get them. Must never count as a use of the entry.
 //!
 //! Keeps P14 isolation.
 
@@ -18,11 +18,11 @@ use super::state::State;
 use crate::name::TreePath;
 use crate::namespace::{Bytes, ContentFacts, Facts, FileKind, RuleKind};
 
-/// What is shown for longer than this does not age.
+/// An age longer than this is shown as no limit.
 const ENDLESS: Duration = Duration::from_hours(24 * 365 * 100);
 
 impl Filesystem {
-    /// Returns the facts of an inode as JSON; `ENODATA` of one that has lost its name.
+    /// Returns the facts about an inode as JSON; `ENODATA` for an inode that has lost its name.
     pub(super) fn facts(&self, caller: &Caller, ino: Ino) -> Reply<Vec<u8>> {
         let (path, held, is_live) = {
             let state = self.0.state.lock();
@@ -44,7 +44,8 @@ impl Filesystem {
             };
             (path, held, inode.live().is_some())
         };
-        // Of several names, which may belong to several clients, it is not known which one is asked for.
+        // If the file has several names, they may belong to several clients, and it is unknown
+        // which one the caller means.
         let is_linked = held.as_ref().is_some_and(|held| held.entry.link.is_some());
         let mut facts = if is_linked { Facts::default() } else { self.facts_of_path(&path) };
         facts.now_ms = self.0.rooms.ledger.now_ms();
@@ -57,7 +58,7 @@ impl Filesystem {
         serde_json::to_vec(&facts).map_err(|_| Errno::EIO)
     }
 
-    /// Reports whether a caller may know what holds for the files of others.
+    /// Reports whether a caller may see facts that also describe other users' files.
     pub(super) fn is_trusted(&self, caller: &Caller) -> bool {
         caller.uid == 0 || caller.uid == self.0.rules.owner
     }

@@ -1,13 +1,15 @@
-//! What the cache was worth, by client: entries that were served, and entries that were compiled here.
+//! How much the cache has helped, by client: entries that were served, and entries that were
+//! compiled here.
 //!
-//! An *entry* is what a client takes for one hit or one miss; the profile says which names these are (`entries`). One that has
-//! bytes is served when it is opened for reading, by whatever program, each time; it is compiled when other bytes
-//! are published under its name than were there. What it took is the time from the first failed lookup of its name, or of a directory above it, to
-//! its publish, by the same process; where there is no such look, it is not known and counts as none.
+//! An *entry* is what a client counts as one hit or one miss. The profile says which names are
+//! entries (`entries`). An entry with bytes is served each time that any program opens it for
+//! reading. It is compiled when bytes are published under its name that differ from those before.
+//! Its time is counted from the first failed lookup of its name, or of a directory above it, to its
+//! publish by the same process. Without such a lookup the time is unknown and counts as 0.
 //!
-//! Owns the counts and the failed lookups that are remembered. An open that hits takes one short lock at most: that of the blob
-//! table, or, in a unit with an index, that of the failed lookups as well. Must never hold one of them during I/O, nor grow with what
-//! programs ask for.
+//! Owns the counts and the failed lookups that are remembered. An open that hits takes at most one
+//! short lock: that of the blob table, or, in a unit with an index, that of the failed lookups as
+//! well. Must never hold one of these locks during I/O. Must never grow with the number of lookups.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -26,13 +28,13 @@ use crate::metrics::{ClientFigures, Figures};
 use crate::name::TreePath;
 use crate::namespace::{Class, Counted, Entry, FileKind, Profiles, Role, is_edition};
 
-/// Failed lookups that are remembered.
+/// How many failed lookups are remembered.
 const ASKED_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not 0");
-/// The longest key of one, in bytes.
+/// The longest key of a failed lookup, in bytes.
 const KEY_BYTES_MAX: usize = 1024;
-/// Processes that are left out at once; further ones are counted.
+/// How many processes are left out at once; further ones are counted.
 const LEFT_OUT_MAX: usize = 64;
-/// What took longer than this was not compiled in one go.
+/// An entry that took longer than this was not compiled in one go.
 const TOOK_MAX: Duration = Duration::from_hours(24);
 
 /// The counts of one client.
@@ -44,7 +46,8 @@ struct ClientCounts {
     saved_ms: AtomicU64,
 }
 
-/// A process, and what it has asked for: the path of an entry or of a directory above it, or what all members of its unit begin with.
+/// A process and what it has looked up: the path of an entry or of a directory above it, or the
+/// common beginning of the names of a unit.
 type AskedPaths = (u32, Box<[u8]>);
 
 /// The figures of this node.
@@ -52,11 +55,12 @@ type AskedPaths = (u32, Box<[u8]>);
 pub(super) struct Worth {
     /// In the order of the profiles.
     clients: Vec<(String, ClientCounts)>,
-    /// What earlier runs have counted, of clients that have no profile any more as well.
+    /// The counts of earlier runs, including those of clients that have no profile any more.
     earlier: Figures,
-    /// When the first lookup of each failed.
+    /// The time of the first failed lookup of each.
     asked: Mutex<LruCache<AskedPaths, Duration>>,
-    /// Processes that are left out: copies. An open looks only where there is one.
+    /// Processes that are left out because they only copy. An open checks this list only if it is
+    /// not empty.
     left_out: Mutex<Vec<(u32, Arc<Watched>)>>,
     leaves_out: AtomicBool,
 }
@@ -68,7 +72,8 @@ pub(super) struct Made {
     pub(super) took_ms: u32,
 }
 
-/// Returns what the entries of a unit are known by, or one that is in none.
+/// Returns the key of the unit that an entry belongs to, or of the entry itself if it belongs to
+/// none.
 fn key_of<'p>(class: &Class<'p>, path: &'p TreePath) -> &'p [u8] {
     match class.kind {
         FileKind::Unit(part) => part.key.prefix,
@@ -76,7 +81,7 @@ fn key_of<'p>(class: &Class<'p>, path: &'p TreePath) -> &'p [u8] {
     }
 }
 
-/// Reports whether an entry has an index, which is read before it.
+/// Reports whether programs read an index before the entry.
 fn has_index(class: &Class<'_>) -> bool {
     matches!(class.kind, FileKind::Unit(part) if !part.is_entry)
 }
@@ -150,8 +155,8 @@ impl Worth {
         self.leaves_out.store(!left_out.is_empty(), Ordering::Relaxed);
     }
 
-    /// Notes a failed lookup of a process, or that it has read an index that may not have what it wants. The first time counts:
-    /// programs look once more before they write.
+    /// Notes a failed lookup by a process, or that the process has read an index that may lack what
+    /// it wants. The first time counts, because programs look once more before they write.
     fn asked(&self, who: Who, key: &[u8], now: Duration) {
         let Who::Process(process) = who else { return };
         if key.len() <= KEY_BYTES_MAX {
@@ -159,14 +164,16 @@ impl Worth {
         }
     }
 
-    /// Returns for how long a process has been at what it asked for, in milliseconds, and forgets that; 0 where it is not known.
-    /// A failed lookup of a directory counts for all below it.
+    /// Returns how many milliseconds have passed since the process first looked this up, and
+    /// forgets that lookup. Returns 0 where that is unknown. A failed lookup of a directory counts
+    /// for everything below it.
     fn took(&self, who: Who, key: &[u8], now: Duration) -> u32 {
         let Who::Process(process) = who else { return 0 };
         let mut asked = self.asked.lock();
         let ends = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
         let ends = ends.chain([key.len()]);
-        // The kernel asks once more for a name that is about to be given. All have had their use.
+        // The kernel looks a name up once more just before the name is made. All lookups that led to
+        // this entry are forgotten, and the earliest one counts.
         let found = ends.filter_map(|end| asked.pop(&(process, Box::from(&key[..end]))));
         let Some(asked) = found.min() else { return 0 };
         let took = now.saturating_sub(asked);
@@ -180,13 +187,14 @@ impl Filesystem {
         self.0.worth.read()
     }
 
-    /// Writes the figures down for the next run. Blocks.
+    /// Saves the figures for the next run. Blocks.
     pub fn keep_figures(&self) {
         self.0.worth.forget_ended();
         self.0.rooms.figures.keep(self.figures());
     }
 
-    /// Leaves the process of a caller that is not answered yet out of the figures.
+    /// Leaves the process of a caller out of the figures. The caller must still wait for its
+    /// answer.
     pub(super) fn leave_out(&self, caller: &Caller) {
         let who = self.0.callers.who(caller);
         if let (Who::Process(process), Some(watched)) = (who, self.0.callers.watch(who)) {
@@ -203,7 +211,7 @@ impl Filesystem {
         }
     }
 
-    /// Notes a reader that opens a member of a unit; returns the client that counts it.
+    /// Notes that a reader opens a member of a unit. Returns the client that counts it.
     pub(super) fn note_reading(
         &self,
         who: Who,
@@ -225,7 +233,8 @@ impl Filesystem {
         (!self.0.worth.is_left_out(who)).then_some(client)
     }
 
-    /// Counts an entry that was opened; `blob` is what was opened for it, if it was not open already.
+    /// Counts an entry that was opened. `blob` is the blob that was opened for it, unless that was
+    /// open already.
     pub(super) fn note_served(&self, client: Option<usize>, blob: Option<&Digest>, took_ms: u32) {
         if let Some(client) = client {
             let fetched = blob.is_some_and(|digest| self.0.rooms.blobs.take_fetched(digest));
@@ -233,8 +242,8 @@ impl Filesystem {
         }
     }
 
-    /// Says what the publish of a content under a name is in the figures; `seen` is what the name has until then. Sets how long
-    /// the content took.
+    /// Returns what the publish of a content under a name means for the figures; `seen` is what the
+    /// name has until then. Sets how long the content took.
     pub(super) fn made_at(
         &self,
         who: impl FnOnce() -> Who,
@@ -270,7 +279,8 @@ impl Filesystem {
         }
     }
 
-    /// As [`Filesystem::made_at`], for a content that moves: one that was an entry before is not made anew.
+    /// Like [`Filesystem::made_at`], for a content that moves. A content that was an entry before
+    /// is not new.
     pub(super) fn made_by_move(
         &self,
         caller: &Caller,
@@ -305,7 +315,7 @@ mod tests {
         Some((profiles.all()[counted.client].name.clone(), counted.role))
     }
 
-    /// The entries are what the clients count themselves, and nothing beside.
+    /// The names that count as entries are exactly those that the clients count themselves.
     #[test]
     fn the_names_of_entries_are_those_that_clients_count() {
         let key = "c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4";

@@ -1,4 +1,4 @@
-//! The file system: its state, the rooms it stands on, and the rules it was mounted with.
+//! The file system: its state, the rooms it depends on, and the options it was mounted with.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -31,28 +31,29 @@ use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, FileKind, Profiles, Register, Time};
 use crate::sync::{Fetcher, Freshness, Ledger, Moved, Renewer};
 
-/// How often what is being written is measured: so long may it go beyond the limit of the cache.
+/// How often the size of files that are being written is measured. For this long they may exceed
+/// the limit of the cache.
 const MEASURE_EVERY: Duration = Duration::from_millis(250);
-/// How long a caller that needs a published file waits for its release. That follows the close within microseconds, unless a
-/// descriptor was duplicated or inherited.
+/// How long a caller that needs a published file waits for its release. The release follows the
+/// close within microseconds, unless a descriptor was duplicated or inherited.
 pub(super) const LINGER_MAX: Duration = Duration::from_millis(5);
-/// How long a published file may stay open before its published bytes are kept elsewhere although no process needs them: its
-/// writer may change them at any moment.
+/// How long a published file may stay open before its published bytes are preserved even if no
+/// process needs them. Its writer may change them at any moment.
 const KEEP_AFTER: Duration = Duration::from_millis(20);
 
-/// The bits that lend the rights of an owner or group.
+/// The set-user-id and set-group-id bits, which lend the rights of an owner or group.
 const SET_ID: u32 = 0o6000;
 
-/// What the file system stands on.
+/// What the file system depends on.
 #[derive(Debug, Clone)]
 pub struct FsDeps {
     /// The namespace and its journal.
     pub ledger: Ledger,
-    /// Whether what is known of other nodes is fresh.
+    /// Whether the known state of other nodes is fresh.
     pub freshness: Freshness,
-    /// The way to bytes that are not here.
+    /// Fetches bytes that are not here.
     pub fetcher: Fetcher,
-    /// The way to a longer life for what is used.
+    /// Renews the life of entries that are used.
     pub renewer: Renewer,
     /// The bytes that are here.
     pub blobs: Blobs,
@@ -62,35 +63,35 @@ pub struct FsDeps {
     pub clock: Clock,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// The callers.
+    /// The processes behind the requests.
     pub tasks: Arc<Tasks>,
-    /// What is kept of the processes that have made lock files.
+    /// The saved owners of lock files.
     pub lock_owners: Arc<LockOwners>,
-    /// Where the figures by client are kept.
+    /// Where the figures by client are saved.
     pub figures: Arc<FigureFile>,
 }
 
-/// What the file system was mounted with.
+/// The options that the file system was mounted with.
 #[derive(Debug, Clone)]
 pub struct FsOptions {
     /// No operation takes longer than this, whatever the store does.
     pub deadline: Duration,
     /// How long a reader waits for the first publish of a name that is being written.
     pub open_wait: Duration,
-    /// Nothing may be changed.
+    /// Whether changes are refused.
     pub read_only: bool,
-    /// Whether there is a remote that gets what is published. Without one, blobs may be evicted at once
-    /// and are then gone.
+    /// Whether there is a remote that gets what is published. Without one, blobs may be evicted at
+    /// once and are then lost.
     pub shared: bool,
     /// The root directory, until it is changed.
     pub root: Entry,
-    /// Whether what is changed here is sent to other nodes.
+    /// Whether changes made here are sent to other nodes.
     pub sends: bool,
     /// The user of the mount.
     pub owner: u32,
-    /// What is known of the files of clients by their names.
+    /// The known facts about the files of clients, by their names.
     pub profiles: Profiles,
-    /// The directory whose file system `statfs` speaks of.
+    /// The directory whose file system `statfs` reports.
     pub cache_dir: std::path::PathBuf,
 }
 
@@ -113,11 +114,11 @@ pub(super) struct Inner {
     kernel: Mutex<Option<Arc<dyn Notices>>>,
     /// How many commits of other nodes the kernel's cache of names reflects.
     told: Mutex<u64>,
-    /// The kernel cannot be told at once, so it must not remember names.
+    /// Names cannot be taken back from the kernel at once, so it must not remember them.
     forgetful: AtomicBool,
-    /// Told whenever there is something to look after.
+    /// Notified whenever there is something to look after.
     pub(super) begun: Notify,
-    /// Set when the daemon stops: no new writers.
+    /// Set when the daemon stops: new writers are refused.
     pub(super) closing: AtomicBool,
 }
 
@@ -164,30 +165,31 @@ impl Filesystem {
         fs
     }
 
-    /// Tells which clients and entries are busy, and counts them for ten seconds more.
+    /// Returns which clients and entries are busy, and keeps counting for ten seconds more.
     pub fn watch_busy(&self) -> BusyCounts {
         self.0.busy.watch(self.0.rooms.clock.mono())
     }
 
-    /// Records what is opened from now on, and tells some of what was since the last question with that number. The `last`
-    /// one ends it. `None` when there are too many recordings.
+    /// Records opens from now on, and returns part of those since the last question with this
+    /// number. The `last` question ends the recording. Returns `None` when there are too many
+    /// recordings.
     pub fn opened(&self, number: u64, last: bool) -> Option<Opened> {
         self.0.opens.take(number, last, self.0.rooms.clock.mono())
     }
 
-    /// Learns what the session can do.
+    /// Stores what the session can do.
     pub(super) fn learn(&self, abilities: Abilities) {
         self.0.passthrough.store(abilities.passthrough, Ordering::Relaxed);
     }
 
-    /// Gives the way to tell the kernel that names moved.
+    /// Sets the way to notify the kernel that names moved.
     pub fn set_notices(&self, kernel: Arc<dyn Notices>) {
         let forgetful = self.0.rules.shared && !kernel.expire_all();
         self.0.forgetful.store(forgetful, Ordering::Relaxed);
         *self.0.kernel.lock() = Some(kernel);
     }
 
-    /// Refuses new writers from now on; what is open goes on.
+    /// Refuses new writers from now on; open files go on.
     pub fn close_to_writers(&self) {
         self.0.closing.store(true, Ordering::Relaxed);
     }
@@ -197,7 +199,7 @@ impl Filesystem {
         self.0.closing.store(false, Ordering::Relaxed);
     }
 
-    /// Reports whether the kernel may read and write files without us.
+    /// Reports whether the kernel may read and write files without the daemon.
     pub(super) fn passes_through(&self) -> bool {
         self.0.passthrough.load(Ordering::Relaxed)
     }
@@ -208,9 +210,9 @@ impl Filesystem {
 
     /// Tells the kernel that names moved on another node.
     ///
-    /// Not of directories that stay directories: taking such a name back would make the kernel drop all
-    /// that it knows below, under the feet of a process that is on its way through it. Their attributes come with
-    /// the next look, which `keep_order` has made due.
+    /// Directories that stay directories are left out. Taking back such a name would make the
+    /// kernel drop everything that it knows below, while a process may be on its way through it.
+    /// The next lookup brings their attributes, and `keep_order` has made that lookup due.
     fn changed_elsewhere(&self, moved: Moved<'_>) {
         let now = self.0.rooms.clock.mono();
         let Some(paths) = moved.paths else {
@@ -219,7 +221,7 @@ impl Filesystem {
             return;
         };
         if paths.is_empty() {
-            // It may never ask again for what it remembers.
+            // The kernel may never ask again for what it remembers.
             self.keep_order();
             return;
         }
@@ -250,17 +252,18 @@ impl Filesystem {
             self.keep_order();
             return;
         }
-        // What it was told while these names were still bound has to go, too: so last, and once for all.
+        // What it learned while these names were still bound has to go, too. So this comes last,
+        // once for all names.
         let applied = self.0.rooms.ledger.applied();
         let mut told = self.0.told.lock();
         self.doubt(spots);
         *told = applied.max(*told);
     }
 
-    /// Notes when versions of other nodes came to names that keep their first one.
+    /// Notes when versions of other nodes arrived at names that keep their first version.
     fn note_first_versions(&self, paths: &[TreePath], count: u64) {
         let kept: Vec<_> = paths.iter().filter(|path| self.is_write_once(path)).collect();
-        // Where attributes were changed, that may be all that has come.
+        // Where attributes were changed, the attributes may be all that has arrived.
         let put = |register: Register| register.attr_stamp.is_none().then_some(register.stamp);
         let puts: Vec<_> =
             self.0.rooms.ledger.read(|fold| {
@@ -271,14 +274,14 @@ impl Filesystem {
         }
     }
 
-    /// Returns the moment, for the comparison with what comes.
+    /// Returns the present moment, to compare later arrivals with.
     pub(super) fn moment(&self) -> Moment {
         let ledger = &self.0.rooms.ledger;
         Moment { stamp: ledger.next_stamp(), applied: ledger.applied() }
     }
 
-    /// Unbinds a file's name that does not lead to it any more: the file may have further names, and is known by those.
-    /// What a directory is known by is its path.
+    /// Unbinds a file's name that does not lead to it any more. The file may have other names and
+    /// is reached by those. A directory is known by its path only.
     fn unbind_moved(&self, state: &mut State, path: &TreePath, spot: &DirEntryKey) {
         let Some(ino) = state.names.bound(spot) else { return };
         let inode = state.names.inode(ino);
@@ -296,16 +299,19 @@ impl Filesystem {
         self.0.forgetful.load(Ordering::Relaxed)
     }
 
-    /// Makes the kernel look every name up again, at once; returns whether it can.
+    /// Makes the kernel look every name up again at once. Returns whether the kernel can do that.
     pub(super) fn expire_names(&self) -> bool {
         self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
     }
 
-    /// Makes the kernel look these names up again, before the caller is answered. Call it without the state's lock.
+    /// Makes the kernel look these names up again before the caller gets its answer. Must be called
+    /// without the lock of the state.
     ///
-    /// A kernel with epochs doubts all names then. That takes no lock of its own. To take one name back it
-    /// locks the directory, and a daemon that is killed while a thread of it waits there does not end: what holds the
-    /// directory may be waiting for the daemon. Only a kernel without epochs is told so, by a thread of its own.
+    /// A kernel with epochs looks all names up again then, and takes no lock of its own for that.
+    /// To take back a single name, the kernel locks the directory, and the process that holds that
+    /// lock may be waiting for the daemon. A daemon that is killed while one of its threads waits
+    /// there does not end. So only a kernel without epochs gets single names, from a separate
+    /// thread.
     pub(super) fn doubt(&self, spots: impl IntoIterator<Item = DirEntryKey>) {
         let mut spots = spots.into_iter().peekable();
         if spots.peek().is_none() || self.expire_names() {
@@ -318,8 +324,9 @@ impl Filesystem {
         }
     }
 
-    /// To be called between reading the namespace and answering from it. A program that sees one change of
-    /// another node must see every earlier one, so what the kernel remembers from before has to go first.
+    /// Must be called between reading the namespace and answering from it. A program that sees one
+    /// change of another node must see every earlier one, so the names that the kernel remembers
+    /// from before have to go first.
     pub(super) fn keep_order(&self) {
         let applied = self.0.rooms.ledger.applied();
         let mut told = self.0.told.lock();
@@ -329,13 +336,14 @@ impl Filesystem {
         }
     }
 
-    /// Reports whether the permission bits let a caller do what `want` says (4 read, 2 write, 1 search), as the
-    /// kernel decides it. It is asked where the kernel has checked another version than the one that is there.
+    /// Reports whether the permission bits let a caller do what `want` says (4 read, 2 write, 1
+    /// search), by the rules of the kernel. It is used where the kernel has checked another version
+    /// than the current one.
     pub(super) fn permits(&self, caller: &Caller, attrs: &Attrs, want: u32) -> Reply<()> {
         self.mode_permits(caller, (attrs.uid, attrs.gid, attrs.mode), want)
     }
 
-    /// The same for an owner, a group and a mode.
+    /// Does the check of [`Filesystem::permits`] for an owner, a group and a mode.
     pub(super) fn mode_permits(
         &self,
         caller: &Caller,
@@ -355,7 +363,7 @@ impl Filesystem {
         if bits & want == want { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Takes away the bits that lend the rights of an owner or group, as `caller` changes the bytes or the owner.
+    /// Clears the set-user-id and set-group-id bits when `caller` changes the bytes or the owner.
     pub(super) fn drop_privileges(&self, caller: &Caller, attrs: &mut Attrs) {
         if attrs.mode & SET_ID == 0 {
             return;
@@ -366,23 +374,26 @@ impl Filesystem {
         attrs.mode = without_privileges(attrs.mode, in_group);
     }
 
-    /// Reports whether the first version of a path stays: one that was begun before it came does not replace it.
+    /// Reports whether a path keeps its first version: a version begun before the first one arrived
+    /// does not replace it.
     pub(super) fn is_write_once(&self, path: &TreePath) -> bool {
         self.0.rules.profiles.classify(path).kind == FileKind::WriteOnce
     }
 
-    /// Does for units and lock files what is due because time has passed or processes have ended. Blocks.
+    /// Does the periodic work for units and lock files: what is due because time has passed or
+    /// processes have ended. Blocks.
     pub fn tend(&self) {
         self.tend_editions();
         self.tend_lock_files();
     }
 
-    /// Reports whether what a path has stays where another version was begun before it came: not what is not complete.
+    /// Reports whether a path keeps its present version against one that was begun before it
+    /// arrived. An incomplete version is not kept.
     pub(super) fn keeps_first(&self, path: &TreePath, there: &Seen) -> bool {
         self.is_write_once(path) && !self.0.rooms.ledger.is_torn(path, &there.entry)
     }
 
-    /// Does what is due now and then, for ever: a task of the daemon's.
+    /// Does the periodic work, for ever. It runs as a task of the daemon.
     pub async fn look_after(self) {
         let mut measured = Duration::ZERO;
         let this = self.clone();
@@ -403,7 +414,8 @@ impl Filesystem {
         }
     }
 
-    /// Returns when there is something to look after; true if a published file has not been released.
+    /// Returns when there is something to look after; true if a published file has not been
+    /// released.
     async fn busy(&self) -> bool {
         loop {
             {
@@ -418,8 +430,8 @@ impl Filesystem {
         }
     }
 
-    /// Keeps the published bytes of files that stay open although they were closed: their writers may change
-    /// them at any moment.
+    /// Preserves the published bytes of files that are closed but still open elsewhere: their
+    /// writers may change them at any moment.
     async fn keep_lingering(&self, now: Duration) {
         let lingering: Vec<LiveId> = {
             let state = self.0.state.lock();
@@ -436,7 +448,7 @@ impl Filesystem {
         }
     }
 
-    /// Gives up what is kept for threads that were told to look again and never came.
+    /// Gives up what is kept for threads that got `ESTALE` and never looked again.
     fn give_up_retries(&self, now: Duration) {
         let mut state = self.0.state.lock();
         let expired = state.retries.take_expired(now);
@@ -448,8 +460,8 @@ impl Filesystem {
         }
     }
 
-    /// Counts what open files take on the disk, for the limits, and makes room for it: writes that are
-    /// passed through are not seen.
+    /// Counts the disk space of open files for the limits, and makes room for it. Writes that are
+    /// passed through are not seen otherwise.
     fn measure(&self) {
         let open: Vec<LiveId> = {
             let state = self.0.state.lock();
@@ -457,11 +469,12 @@ impl Filesystem {
         };
         let mut grown = false;
         for id in open {
-            // One at a time: no request waits for all of them behind the lock.
+            // Each file is measured under its own lock of the state, so that no request waits for
+            // all of them.
             grown |= self.0.state.lock().lives.get(id).is_some_and(Live::measure);
         }
         if grown && !self.0.rooms.blobs.make_room(0) {
-            tracing::debug!("what is being written is more than the limit of the cache leaves");
+            tracing::debug!("files that are being written exceed the limit of the cache");
         }
     }
 

@@ -1,6 +1,7 @@
 //! `flock`: a caller's request for a lock, and how it waits.
 //!
-//! Owns the waiting. Must never hold the state's lock while it waits, nor let a caller wait that has to die.
+//! Owns the waiting. Must never hold the state's lock while it waits. Must never keep a caller
+//! waiting that has to die.
 
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::clock;
 
 /// How often a waiting request checks whether its caller has a signal to handle.
 const SIGNAL_POLL: Duration = Duration::from_millis(50);
-/// How long a request that does not wait is kept before it is refused. `close` returns before the kernel's
-/// word of it is handled, so the lock may be that of a file which is closed already.
+/// How long a request that may not wait is kept before it is refused. `close` returns before the
+/// daemon handles its RELEASE, so the lock may belong to a file that is closed already.
 const REFUSAL_GRACE: Duration = Duration::from_millis(20);
 
 impl Filesystem {
@@ -42,8 +43,8 @@ impl Filesystem {
         })
     }
 
-    /// Waits for a lock until it comes or its caller has a signal to handle. A caller that cannot be seen
-    /// waits without that.
+    /// Waits for a lock until the caller gets it or has a signal to handle. The signals of a caller
+    /// that cannot be seen are not checked.
     async fn wait_for_lock(&self, mut waits: Waits, tid: u32) -> Reply<()> {
         loop {
             match clock::within(SIGNAL_POLL, &mut waits.given).await {
@@ -72,8 +73,9 @@ impl Filesystem {
         state.add_file(file, &further)
     }
 
-    /// Returns all names of a file with hard links, where the kernel knows their directories: whichever of them another
-    /// process opens, also one that no process has looked up yet, it has one lock.
+    /// Returns all names of a file with hard links, where the kernel knows their directories. The
+    /// file has one lock, whichever of its names another process opens, even a name that no process
+    /// has looked up yet.
     fn further_names_of(&self, state: &State, file: &OpenFile) -> Vec<DirEntryKey> {
         if !state.is_linked(file) {
             return Vec::new();
@@ -89,7 +91,7 @@ impl Filesystem {
 }
 
 impl State {
-    /// Reports whether an open file is of one with hard links.
+    /// Reports whether an open file has hard links.
     fn is_linked(&self, file: &OpenFile) -> bool {
         let of_live = |id| self.lives.get(id).is_some_and(|live| live.link.is_some());
         file.live.is_some_and(of_live)
@@ -100,7 +102,7 @@ impl State {
             })
     }
 
-    /// Has an open file share the lock of the name that it was opened by.
+    /// Makes an open file share the lock of the name that it was opened by.
     pub(super) fn share_lock(&mut self, handle: Handle, further: &[DirEntryKey]) {
         let Some(file) = self.handles.file(handle) else { return };
         let names = names_of(&self.names, &self.lives, file);
@@ -111,8 +113,8 @@ impl State {
     }
 }
 
-/// Yields the names that an open file goes by. It may stand on an inode that is not its file's, and a version that was
-/// replaced has none.
+/// Yields the names of an open file. The file may be open on the inode of another file, and a
+/// version that was replaced has no names.
 fn names_of<'a>(
     names: &'a Names,
     lives: &'a Lives,

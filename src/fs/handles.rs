@@ -1,6 +1,6 @@
 //! Handles: open files and open directories.
 //!
-//! Owns the tables of both. Must never decide what an open stands on.
+//! Owns the tables of both. Must never decide what a handle is open on.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,22 +13,22 @@ use super::shares::Shares;
 use super::who::Who;
 use crate::namespace::EntryKind;
 
-/// The most files and directories that are open.
+/// The most files and directories that are open at once.
 const OPEN_MAX: u64 = 1 << 20;
-/// The most names that open directories keep, of all listings.
+/// The most names that open directories keep, over all listings.
 const LISTED_MAX: u64 = 1 << 22;
 
-/// What a handle reads and writes when its calls come to us.
+/// What a handle reads and writes when its calls come to the daemon.
 #[derive(Debug, Clone)]
 pub(super) enum Bytes {
-    /// No bytes, and there never will be any.
+    /// No bytes now or later.
     Empty,
     /// The file of its inode or of its live file.
     Source(Arc<Source>),
 }
 
 impl Bytes {
-    /// Returns the file, unless the content is empty for good.
+    /// Returns the file, unless the content is always empty.
     pub(super) fn file(&self) -> Option<&File> {
         match self {
             Self::Empty => None,
@@ -44,17 +44,17 @@ pub(super) struct OpenFile {
     pub(super) ino: Ino,
     /// The process that opened it.
     pub(super) who: Who,
-    /// The user that it counts for.
+    /// The user whose share it counts against.
     pub(super) user: u32,
     pub(super) write: bool,
-    /// Writes go to the end of the file, wherever the kernel believes that to be.
+    /// Writes go to the end of the file, wherever the kernel assumes the end.
     pub(super) to_the_end: bool,
     pub(super) bytes: Bytes,
     /// The live file that it writes.
     pub(super) live: Option<LiveId>,
-    /// That has an inode of its own, which is not the one of the handle.
+    /// That live file has an inode of its own, which is not the inode of the handle.
     pub(super) aside: bool,
-    /// The kernel writes without us, so whether this handle wrote anything cannot be told.
+    /// The kernel writes without the daemon, so it is unknown whether this handle wrote anything.
     pub(super) passed: bool,
     /// It wrote something.
     pub(super) wrote: bool,
@@ -62,9 +62,9 @@ pub(super) struct OpenFile {
     pub(super) appends: bool,
     /// Its opener has closed it. Descriptors that were inherited or duplicated may still be open.
     pub(super) closed: bool,
-    /// A descriptor of it was closed in an orderly way.
+    /// A descriptor of it was closed by a program that was not being killed.
     pub(super) flushed: bool,
-    /// Since then it was closed only by programs that were killed.
+    /// Since that close, only programs that were killed have closed it.
     pub(super) torn: bool,
 }
 
@@ -76,18 +76,18 @@ pub(super) struct Listed {
     pub(super) ino: Ino,
 }
 
-/// An open directory. The names are those of the moment when the listing began, so that offsets stay
-/// true however the directory moves.
+/// An open directory. The names are those at the beginning of the listing, so that offsets stay
+/// valid when the directory changes.
 #[derive(Debug)]
 pub(super) struct OpenDir {
     pub(super) ino: Ino,
     pub(super) who: Who,
-    /// The user that it counts for.
+    /// The user whose share it counts against.
     pub(super) user: u32,
     pub(super) names: Option<Arc<Vec<Listed>>>,
 }
 
-/// Everything that is open.
+/// All open files and directories.
 #[derive(Debug)]
 pub(super) struct Handles {
     files: HashMap<Handle, OpenFile>,
@@ -98,7 +98,8 @@ pub(super) struct Handles {
 }
 
 impl Handles {
-    /// Makes empty tables for a process that may have `descriptors` open: every open file can need one.
+    /// Makes empty tables for a process that may have `descriptors` open. Every open file can need
+    /// one.
     pub(super) fn new(descriptors: u64) -> Self {
         Self {
             files: HashMap::new(),
@@ -109,7 +110,7 @@ impl Handles {
         }
     }
 
-    /// Reports whether a user may open one more.
+    /// Reports whether a user may open one more file or directory.
     pub(super) fn has_room(&self, user: u32) -> bool {
         self.open.has_room(user)
     }
@@ -145,8 +146,8 @@ impl Handles {
         self.dirs.get(&handle)
     }
 
-    /// Keeps the names of a listing with its handle, in place of those that it had; returns whether its user may
-    /// have so many.
+    /// Keeps the names of a listing with its handle and drops the earlier ones. Returns whether the
+    /// user may have that many.
     pub(super) fn keep_names(&mut self, handle: Handle, names: &Arc<Vec<Listed>>) -> bool {
         let Some(dir) = self.dirs.get_mut(&handle) else { return true };
         let count = |names: &Arc<Vec<Listed>>| names.len() as u64;
@@ -173,7 +174,8 @@ impl Handles {
         self.files.len()
     }
 
-    /// Yields the handles that write a live file. Looks at every open file: only for rare cases.
+    /// Yields the handles that write a live file. Looks at every open file, so only rare cases may
+    /// use it.
     pub(super) fn writers(&self, id: LiveId) -> impl Iterator<Item = &OpenFile> {
         self.files.values().filter(move |file| file.live == Some(id) && file.write)
     }

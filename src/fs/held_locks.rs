@@ -12,14 +12,14 @@ use crate::local::LockOwner;
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
-/// Locks whose processes are watched. One beyond that is a file as any other.
+/// How many locks have their processes watched. A further lock is an ordinary file.
 const LOCKS_MAX: u64 = 1024;
 
 /// A lock file whose process is watched.
 #[derive(Clone, Debug)]
 pub(super) struct HeldLockFile {
     pub(super) owner: LockOwner,
-    /// The change that put it there.
+    /// The change that put the lock there.
     pub(super) stamp: Stamp,
     pub(super) user: u32,
     pub(super) watched: Arc<Watched>,
@@ -39,7 +39,8 @@ impl Default for LockFiles {
 }
 
 impl LockFiles {
-    /// Adds a lock, in the place of what was known of its name; false if its user may have no more.
+    /// Adds a lock, and forgets an earlier one of the same name. Returns false if the user may have
+    /// no more.
     pub(super) fn add(&mut self, held: HeldLockFile) -> bool {
         self.remove(&held.owner.path, None);
         let fits = self.shares.take(held.user, 1);
@@ -49,7 +50,7 @@ impl LockFiles {
         fits
     }
 
-    /// Forgets a lock, if `stamp` is `None` or that which put it there.
+    /// Forgets a lock, if `stamp` is `None` or the stamp of the change that put it there.
     pub(super) fn remove(&mut self, path: &TreePath, stamp: Option<Stamp>) {
         let is_it = |held: &HeldLockFile| stamp.is_none_or(|stamp| held.stamp == stamp);
         if self.held.get(path).is_some_and(is_it)

@@ -1,4 +1,4 @@
-//! Inodes: what the kernel holds on to by number.
+//! Inodes: the objects that the kernel refers to by number.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -12,32 +12,33 @@ use crate::local::Pin;
 use crate::namespace::{Attrs, Entry};
 use crate::stamp::Stamp;
 
-/// Where a name stands: its directory's inode and the name.
+/// The key of a name: its directory's inode, and the name.
 pub(super) type DirEntryKey = (Ino, Box<[u8]>);
 
-/// Number of a live file.
+/// The number of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct LiveId(pub(super) u64);
 
-/// How the open handles of an inode do their I/O. The kernel refuses a mixture with `EIO`, so the first
-/// open decides for all that come while any is open.
+/// How the open handles of an inode do their I/O. The kernel refuses a mixture with `EIO`, so the
+/// first open decides for all opens while any handle is open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mode {
     /// The kernel reads and writes the backing file itself.
     Passthrough,
-    /// Through the page cache, then us.
+    /// Through the page cache, then through the daemon.
     Cached,
-    /// Every call comes to us. Each handle may have bytes of its own.
+    /// Every call comes to the daemon. Each handle may have bytes of its own.
     Direct,
 }
 
-/// The file behind an inode's handles, and what keeps it from eviction.
+/// The file behind an inode's handles, and the pin that keeps it from eviction.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) backing: Arc<Backing>,
-    /// Held while something is appended: the end of the file must not move between the look and the write.
+    /// Held while something is appended: the end of the file must not move between the `fstat` and
+    /// the write.
     pub(super) end: Mutex<()>,
-    /// The blob it is, when it is one.
+    /// The pin of the blob, if the file is one.
     pub(super) _pin: Option<Pin>,
 }
 
@@ -47,7 +48,7 @@ impl Source {
     }
 }
 
-/// What decides which callers may open a file.
+/// The attributes that decide which callers may open a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct AccessRights {
     uid: u32,
@@ -56,14 +57,14 @@ pub(super) struct AccessRights {
 }
 
 impl AccessRights {
-    /// The bits that the kernel compares: not those that lend the rights of an owner or group.
+    /// The bits that the kernel compares. The set-user-id and set-group-id bits are left out.
     const BITS: u32 = 0o777;
 
     pub(super) fn of(attrs: &Attrs) -> Self {
         Self { uid: attrs.uid, gid: attrs.gid, bits: attrs.mode & Self::BITS }
     }
 
-    /// Returns those that the kernel learns with these attributes.
+    /// Returns the rights that the kernel learns from these attributes.
     pub(super) fn told(attr: &Attr) -> Self {
         Self { uid: attr.uid, gid: attr.gid, bits: u32::from(attr.perm) & Self::BITS }
     }
@@ -77,7 +78,7 @@ impl AccessRights {
 /// One version of a path as the namespace has it.
 #[derive(Clone, Debug)]
 pub(super) struct Published {
-    /// What was published; attributes as last seen.
+    /// The published entry, with the attributes that were seen last.
     pub(super) entry: Entry,
     /// The change that put it; `None` for a directory that was never made.
     pub(super) stamp: Option<Stamp>,
@@ -95,8 +96,9 @@ impl Published {
         rights(self) == rights(other)
     }
 
-    /// Reports whether this is still what a path has: the same put, or for a file with hard links, whose
-    /// names have a put each, the same content of the same file.
+    /// Reports whether this is still what a path has. It is if the put is the same. The names of a
+    /// file with hard links have a put each, so there the same content of the same file counts,
+    /// too.
     pub(super) fn is(&self, entry: &Entry, stamp: Option<Stamp>) -> bool {
         match (self.entry.link, entry.link) {
             (Some(one), Some(two)) => one == two && self.entry.kind == entry.kind,
@@ -115,35 +117,36 @@ pub(super) enum InodeKind {
     Entry(Published),
     /// A file that can still be written.
     Live(LiveId),
-    /// What a thread that was told to look again has found, and is about to begin from this.
+    /// Reserved for a thread that looks again. The thread has found this version and is about to
+    /// begin from it.
     Reserved(Published),
-    /// A file that was written and is no entry, as it was when its last writer left.
+    /// A file that was written and is not an entry, as it was when its last writer left.
     Gone(Entry),
 }
 
-/// What the kernel holds on to by number.
+/// An object that the kernel refers to by number.
 #[derive(Debug)]
 pub(super) struct Inode {
     pub(super) node: InodeKind,
     /// How many lookups the kernel has counted and not yet forgotten.
     pub(super) lookups: u64,
-    /// Threads that were told to look again and have found it.
+    /// The number of threads that look again and have found this inode.
     pub(super) seats: u32,
-    /// Open handles, and opens under way.
+    /// Open handles, and opens that are in flight.
     pub(super) opens: u32,
-    /// Those of them that write bytes of their own (see `decide`).
+    /// The open handles that write bytes of their own (see `decide`).
     pub(super) asides: u32,
-    /// How those do their I/O.
+    /// How these handles do their I/O.
     pub(super) mode: Option<Mode>,
-    /// The file behind them, while any is open.
+    /// The file behind these handles, while any is open.
     pub(super) source: Option<Arc<Source>>,
-    /// The names that lead here. A directory has one; none means unlinked or replaced.
+    /// The names that lead here. A directory has one; a file without any was unlinked or replaced.
     pub(super) places: Vec<DirEntryKey>,
     /// The last name that led here and does not any more.
     pub(super) last: Option<DirEntryKey>,
     /// When another node's change of this directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
-    /// The rights that the kernel was told last: it checks callers by these.
+    /// The rights in the last answer to the kernel, which checks callers by them.
     pub(super) told: Option<AccessRights>,
 }
 
@@ -165,19 +168,19 @@ impl Inode {
         }
     }
 
-    /// Returns the one place of a directory, or some place of a file.
+    /// Returns the place of a directory, or one of the places of a file.
     pub(super) fn place(&self) -> Option<&DirEntryKey> {
         self.places.first()
     }
 
-    /// Returns the live file that it is.
+    /// Returns the live file behind this inode, if there is one.
     pub(super) fn live(&self) -> Option<LiveId> {
         if let InodeKind::Live(id) = self.node { Some(id) } else { None }
     }
 }
 
-/// Returns the inode number that a published entry gets when the kernel first hears of it: the same
-/// for the same version of the same path, so that it survives being forgotten.
+/// Returns the inode number of a published entry. It is the same for the same version of the same
+/// path, so it is unchanged after the kernel has forgotten it.
 pub(super) fn number_of(path: &[u8], version: &[u8]) -> Ino {
     let mut bytes = Vec::with_capacity(path.len() + version.len() + 1);
     bytes.extend_from_slice(path);

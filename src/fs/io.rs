@@ -1,4 +1,5 @@
-//! Reads and writes that come to us, and the calls on open files that the kernel never passes through.
+//! Reads and writes that come to the daemon, and the calls on open files that the kernel never
+//! passes through.
 
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -17,8 +18,9 @@ impl Filesystem {
         state.handles.file(handle).map(|file| file.bytes.clone()).ok_or(Errno::EBADF)
     }
 
-    /// Returns the file of a writing handle, and whether writes go to its end. So many bytes are about to be written
-    /// that end at `end`, which counts from now on. What it has published is kept elsewhere first.
+    /// Returns the file of a writing handle, and whether writes go to its end. The caller is about
+    /// to write `bytes` bytes that end at `end`, and they count from now on. The published version
+    /// of the file is preserved first.
     fn writable(&self, handle: Handle, end: u64, bytes: u64) -> Reply<(Arc<Source>, bool)> {
         let (id, found) = {
             let mut state = self.0.state.lock();
@@ -71,9 +73,10 @@ impl Filesystem {
         Ok(data.len() as u32)
     }
 
-    /// Writes what was stored through a mapping. That is of the inode's own bytes, whichever handle the kernel
-    /// has guessed: it may be one that appends, or that has bytes of its own. It ends where the file does: beyond
-    /// that the kernel has only its idea of the size.
+    /// Writes what was stored through a mapping. That belongs to the inode's own bytes, whichever
+    /// handle the kernel has picked: the handle may append, or have bytes of its own. The write
+    /// ends at the end of the file, because beyond that the kernel only knows its own idea of the
+    /// size.
     pub(super) fn write_stored(
         &self,
         ino: Ino,
@@ -103,7 +106,8 @@ impl Filesystem {
         let left = file.metadata()?.len().saturating_sub(offset);
         let within = usize::try_from(left).unwrap_or(usize::MAX).min(data.len());
         file.write_all_at(&data[..within], offset)?;
-        // To keep the older version may have taken its time. The end of the mapping can follow only now.
+        // Preserving the older version may have taken a while. Only now can the end of the mapping
+        // arrive.
         let mut state = self.0.state.lock();
         if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
             live.stored = Some(self.0.rooms.clock.mono());

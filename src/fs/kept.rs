@@ -1,7 +1,7 @@
 //! Bytes of published versions that are kept in memory until they are a blob.
 //!
-//! Owns the buffers between two uses: to get so much memory anew and to clear it takes longer than to read a file that was just
-//! written. Must never keep more of them than its limit.
+//! Owns the buffers between two uses. Allocating and clearing this much memory again takes longer
+//! than reading a file that was just written. Must never keep more buffers than its limit.
 
 use std::fs::File;
 use std::io;
@@ -11,26 +11,27 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The bytes of a published file up to this size are kept, in case the writer goes on through a duplicated descriptor.
+/// The bytes of a published file up to this size are kept in case the writer goes on through a
+/// duplicated descriptor.
 pub(super) const KEPT_BYTES_MAX: u64 = 1024 * 1024;
-/// Buffers that wait for the next file: as many as threads publish at once.
+/// The most buffers that wait for the next file: as many as there are threads that publish at once.
 const SPARE_MAX: usize = 4;
 
-/// Buffers that no file needs now; clones share them.
+/// Buffers that no file needs now. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
 
 /// The first bytes of a file, as they were when they were read.
 #[derive(Debug)]
 pub(super) struct Kept {
-    /// May be longer.
+    /// May be longer than the kept bytes.
     buffer: Vec<u8>,
     size: usize,
     spare: Spare,
 }
 
 impl Spare {
-    /// Reads the first `size` bytes of a file, or fewer if it ends before.
+    /// Reads the first `size` bytes of a file, or fewer if the file ends earlier.
     pub(super) fn read(&self, file: &File, size: usize) -> io::Result<Kept> {
         let mut buffer = self.0.lock().pop().unwrap_or_default();
         if buffer.len() < size {

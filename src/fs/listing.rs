@@ -1,4 +1,4 @@
-//! Listing: the names of a directory, as they are when the listing begins.
+//! Listing: the names of a directory at the moment when the listing begins.
 //!
 //! Keeps P12 clean-directories.
 
@@ -23,12 +23,13 @@ use crate::sync::Ledger;
 
 /// Entries `.` and `..` come first.
 const DOTS: u64 = 2;
-/// Names that are read from the namespace at a time.
+/// How many names are read from the namespace at a time.
 const READ_AT_ONCE: usize = 1024;
-/// How long the kernel may take what a listing brings for granted. It counts the names as learned when it reads the
-/// answer, so one that was taken back in between stays known as it was.
+/// How long the kernel may cache the entries of a listing. The kernel counts a name from the moment
+/// when it reads the answer, so a name that was taken back in between stays cached.
 const LISTED_TTL_MAX: Duration = Duration::from_secs(1);
-/// Names that are told at a time, with their attributes: a lookup waits no longer than that.
+/// How many names are sent with their attributes under one lock. A lookup waits no longer than that
+/// takes.
 const TOLD_AT_ONCE: usize = 64;
 
 impl Filesystem {
@@ -104,7 +105,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Tells some names of a listing; returns whether the sink is full.
+    /// Sends some names of a listing. Returns whether the sink is full.
     fn tell_part(
         &self,
         ino: Ino,
@@ -133,7 +134,7 @@ impl Filesystem {
                     self.find_and_tell(state, &spot, &path, Some(who))
                 });
                 let Some(Ok(Some(mut found))) = told else {
-                    // Gone since the listing began.
+                    // The name has gone since the listing began.
                     continue;
                 };
                 let limit = self.brief_ttl().min(LISTED_TTL_MAX);
@@ -153,7 +154,8 @@ impl Filesystem {
         false
     }
 
-    /// Returns the names of a listing: those of its beginning, taken anew when it is rewound.
+    /// Returns the names of a listing: those at its beginning. When it is rewound, they are
+    /// collected again.
     fn names_for(&self, ino: Ino, handle: Handle, offset: u64) -> Reply<(Arc<Vec<Listed>>, Who)> {
         let (path, who) = {
             let state = self.0.state.lock();
@@ -175,7 +177,8 @@ impl Filesystem {
         if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) }
     }
 
-    /// Collects the names of a directory, in parts: no caller waits for a large one behind a lock.
+    /// Collects the names of a directory in parts, so that no caller waits behind a lock for a
+    /// large directory.
     fn names_in(&self, ino: Ino, path: &TreePath) -> Vec<Listed> {
         let ledger = &self.0.rooms.ledger;
         let mut names: Vec<Listed> = Vec::new();
@@ -207,7 +210,7 @@ impl Filesystem {
         }
     }
 
-    /// Shows a process the members of units that it has an edition of as they are there.
+    /// Replaces the members of units by those of the editions that the process has.
     fn merge_editions(&self, who: Who, path: &TreePath, names: &mut Vec<Listed>) {
         let editions = self.editions_listed(who, path);
         if editions.is_empty() {
@@ -230,14 +233,14 @@ impl Filesystem {
         names.sort_by(|one, other| one.name.cmp(&other.name));
     }
 
-    /// Takes back lookups that the kernel forgot.
+    /// Subtracts lookups that the kernel forgot.
     pub(super) fn forget_inode(&self, ino: Ino, count: u64) {
         self.0.state.lock().names.forget(ino, count);
     }
 }
 
-/// Returns what a listing tells of a name, if it is visible: the name, its type, and what its inode number is
-/// made of.
+/// Returns what a listing shows of a name, if the name is visible: the name, its type, and what its
+/// inode number is made from.
 fn shown(
     ledger: &Ledger,
     fold: &Fold,

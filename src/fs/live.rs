@@ -1,9 +1,10 @@
 //! Live files: files that a process on this node can still write.
 //!
-//! A live file has its bytes in staging and an inode of its own. A close publishes it; it stays live until its
-//! last writable handle is released, and only then its bytes become a blob. Owns the table of live files and
-//! their counters. Must never look a name up or touch the disk beyond examining its own file: with passthrough
-//! the daemon sees no write, so what was written is told from the file itself.
+//! A live file has its bytes in staging and an inode of its own. A close publishes it. It stays
+//! live until its last writable handle is released; only then its bytes become a blob. Owns the
+//! table of live files and their counters. Must never look a name up. Must never touch the disk
+//! except to examine its own file: with passthrough the daemon sees no write, so only the file
+//! itself shows what was written.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -30,7 +31,8 @@ use crate::sync::{HOLD_MAX, HoldToken};
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// What a staging file looked like at some moment: equal marks mean that nothing was written since.
+/// What a staging file looked like at some moment. Equal marks mean that nothing was written in
+/// between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
     pub(super) size: u64,
@@ -42,7 +44,7 @@ impl Mark {
         Self::and_disk_bytes(file).map(|(mark, _)| mark)
     }
 
-    /// Returns as well how many bytes the file takes on the disk.
+    /// Returns the mark, and how many bytes the file takes on the disk.
     pub(super) fn and_disk_bytes(file: &File) -> io::Result<(Self, u64)> {
         let meta = file.metadata()?;
         let mark = Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) };
@@ -59,27 +61,28 @@ impl Mark {
     }
 }
 
-/// What a close has published of a live file. Its bytes are those of the staging file as long as that looks
-/// like `mark`.
+/// The version of a live file that a close has published. Its bytes are those of the staging file
+/// as long as that file looks like `mark`.
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) published: Published,
     pub(super) digest: Digest,
     pub(super) mark: Mark,
-    /// The bytes, if they are few: the writer may overwrite its file before they are a blob.
+    /// The bytes, if the version is small. The writer may overwrite its file before they are a
+    /// blob.
     pub(super) kept: Option<Kept>,
     /// When it was published, by the monotonic clock.
     pub(super) since: Duration,
     /// Another descriptor was closed after the one that published.
     pub(super) closed_again: bool,
-    /// It was closed empty and never written, perhaps only because a descriptor was duplicated: it is not
-    /// announced to other nodes yet.
+    /// The version is empty and was never written, perhaps because only a duplicate of the
+    /// descriptor was closed. It is not announced to other nodes yet.
     pub(super) hold: Option<HoldToken>,
-    /// Counts the content as present while it is in staging.
+    /// Makes the content count as present while it is in staging.
     pub(super) _lodged: Lodged,
 }
 
-/// A file that was written and has to look as if that was at `mtime`.
+/// A file that was written and must be given the modification time `mtime`.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Touch {
@@ -88,21 +91,21 @@ pub(super) struct Touch {
 }
 
 impl Touch {
-    /// Sets the time. That is work of the disk: the state must not be locked meanwhile. The caller has the turn, so nothing
-    /// of the file is published in between.
+    /// Sets the time. This uses the disk, so the state must not be locked meanwhile. The caller has
+    /// the turn, so nothing of the file is published in between.
     pub(super) fn carry_out(self) -> io::Result<()> {
         set_mtime(self.source.backing.file(), self.mtime)
     }
 }
 
-/// How far a live file has come.
+/// The stage of a live file.
 #[derive(Debug)]
 pub(super) enum Stage {
-    /// Only its writers see its bytes. Something of it may have been published before.
+    /// Only its writers see its bytes. An earlier version may have been published.
     Writing,
     /// Its bytes are those of an entry.
     Published(Box<Version>),
-    /// A writer was killed, or the disk was full: it will never be an entry.
+    /// A writer was killed, or the disk was full. It will never be an entry.
     Dropped,
 }
 
@@ -110,9 +113,9 @@ pub(super) enum Stage {
 #[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Debug)]
 pub(super) struct Live {
-    /// The inode that the kernel knows it by.
+    /// The inode by which the kernel knows it.
     pub(super) ino: Ino,
-    /// Where it will be published; `None` once unlinked or replaced.
+    /// Where it will be published; `None` after an unlink or a replacement.
     place: Option<DirEntryKey>,
     pub(super) source: Arc<Source>,
     /// The name of its file in staging.
@@ -120,59 +123,64 @@ pub(super) struct Live {
     pub(super) stage: Stage,
     /// Processes that opened it for writing, and so see its bytes.
     pub(super) members: HashSet<Who>,
-    /// The caller that opened it for writing last, by whose rights is published what no close has.
+    /// The caller that opened it for writing last. Bytes that no close has published are published
+    /// with its rights.
     pub(super) writer: Caller,
-    /// Handles that can write and were not released.
+    /// Handles that can write and are not released.
     pub(super) writers: u32,
-    /// Those of them whose openers have not closed them.
+    /// The writing handles that their openers have not closed.
     pub(super) open: u32,
-    /// It was closed once in an orderly way.
+    /// It was closed once by a program that was not being killed.
     pub(super) closed_once: bool,
-    /// What it looked like at the last such close, if others had it open then: these bytes are closed, and not
-    /// published yet.
+    /// What the file looked like at the last such close, if others had it open then. These bytes
+    /// are closed and not published yet.
     pub(super) closed: Option<Mark>,
-    /// It empties a version that had content.
+    /// It replaces a version that had content, and began empty.
     pub(super) empties: bool,
     /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
     pub(super) fresh: bool,
-    /// What the file looked like when nothing of ours was written yet.
+    /// What the file looked like before its writers wrote anything to it.
     pub(super) clean: Mark,
-    /// Attributes; `mtime` holds as long as nothing was written.
+    /// Attributes. `mtime` is valid as long as nothing was written.
     pub(super) attrs: Attrs,
     /// Attributes were changed, so it is published even if nothing is written.
     pub(super) attrs_moved: bool,
-    /// What its bytes are those of, as long as nothing is written.
+    /// The version whose bytes it has, as long as nothing is written.
     pub(super) same_as: Option<Published>,
-    /// The content that its name had from it last, or that it began from, also where it was emptied then.
+    /// The content that it gave its name last, or that it began from, even if it was emptied at its
+    /// beginning.
     pub(super) left: Option<EntryKind>,
-    /// When it was begun, or what its bytes are the next version of.
+    /// When it was begun. If it was not emptied at its beginning: when the version was begun that it
+    /// began from.
     pub(super) begun: Moment,
-    /// The put of which it is the next version, if it is the same file.
+    /// The put whose next version it is, if it is the same file.
     pub(super) began: Option<Stamp>,
-    /// It was renamed over what is published under its name: no other process begins to write that.
+    /// It was renamed over what is published under its name. No other process begins from that
+    /// version any more.
     pub(super) renamed: bool,
-    /// The put that it may replace: what it began from, was renamed over, or has published last. What replaces that at
-    /// its name may belong to another user, which does not let its writer replace it.
+    /// The put that it may replace: the version that it began from, was renamed over, or has
+    /// published last. A later version of its name may belong to another user, who may not let this
+    /// writer replace it.
     pub(super) base: Option<Stamp>,
-    /// The hard links that will get the new content too.
+    /// The hard links that will get the new content, too.
     pub(super) link: Option<Stamp>,
-    /// `fsync` was called: publishing has to be durable as well.
+    /// `fsync` was called, so the publish has to be durable as well.
     pub(super) synced: bool,
     /// When something was last stored through a mapping, by the monotonic clock.
     pub(super) stored: Option<Duration>,
-    /// A handle that can be mapped for writing was given the file itself: a mapping may outlive the handle,
-    /// so the file never becomes a blob; a copy does.
+    /// A handle that can be mapped for writing has the file itself. A mapping may outlive the
+    /// handle, so the file never becomes a blob; a copy does.
     pub(super) mapped: bool,
-    /// It is being published or becomes a blob: no handle may begin to share its bytes now.
+    /// It is being published or is becoming a blob. No further handle may share its bytes now.
     pub(super) settling: bool,
-    /// Serialises publishing and preserving; held while hashing, never together with the state's lock waiting
-    /// for it.
+    /// Serialises publishing and preserving. It is held while the file is hashed. A thread that
+    /// holds the lock of the state must not wait for it.
     pub(super) publishing: Arc<Mutex<()>>,
-    /// Moves whenever something happened that others wait for.
+    /// Changes whenever something happened that others wait for.
     pub(super) moved: watch::Sender<()>,
 }
 
-/// What the release of a handle comes to.
+/// What the release of the last writing handle leaves to do.
 #[derive(Debug)]
 pub(super) struct Last {
     pub(super) id: LiveId,
@@ -184,7 +192,7 @@ pub(super) struct Last {
     pub(super) torn: bool,
 }
 
-/// How a live file begins.
+/// The beginning of a live file.
 pub(super) struct Start {
     pub(super) ino: Ino,
     pub(super) source: Arc<Source>,
@@ -247,7 +255,7 @@ impl Live {
         self.source.backing.file()
     }
 
-    /// Returns what was published of it, while its bytes are those.
+    /// Returns its published version, while its bytes are those of that version.
     pub(super) fn version(&self) -> Option<&Version> {
         if let Stage::Published(version) = &self.stage { Some(version) } else { None }
     }
@@ -260,7 +268,7 @@ impl Live {
         matches!(self.stage, Stage::Dropped)
     }
 
-    /// Reports whether nothing of it is an entry now.
+    /// Reports whether none of its versions is an entry now.
     pub(super) fn is_private(&self) -> bool {
         matches!(self.stage, Stage::Writing)
     }
@@ -272,7 +280,7 @@ impl Live {
         })
     }
 
-    /// Returns what it looked like when it was published last, or began.
+    /// Returns what its file looked like at the last publish, or at its beginning.
     fn base(&self) -> Mark {
         self.version().map_or(self.clean, |version| version.mark)
     }
@@ -282,28 +290,30 @@ impl Live {
         self.has_written(Mark::of(self.file()).ok())
     }
 
-    /// The same, if its file looks like this; `None` when that cannot be told.
+    /// Reports whether bytes were written that no close has published, if its file looks like
+    /// `now`. With `None`, for a file that cannot be examined, they count as written.
     pub(super) fn has_written(&self, now: Option<Mark>) -> bool {
         now != Some(self.base())
     }
 
-    /// Reports whether a close would publish it, if its file looks like this; `None` when that cannot be told.
+    /// Reports whether a close would publish it, if its file looks like `now`. With `None`, for a
+    /// file that cannot be examined, it would.
     pub(super) fn is_pending(&self, now: Option<Mark>) -> bool {
         let fresh = self.fresh && self.version().is_none();
         fresh || self.attrs_moved || self.has_written(now)
     }
 
-    /// Notes what its file takes on the disk; returns whether that is more than was known.
+    /// Measures what its file takes on the disk. Returns whether it has grown.
     pub(super) fn measure(&self) -> bool {
         Mark::and_disk_bytes(self.file()).is_ok_and(|(_, bytes)| self.note_disk_bytes(bytes))
     }
 
-    /// Notes the same where it was just looked at.
+    /// Stores a size on the disk that was just measured. Returns whether it has grown.
     pub(super) fn note_disk_bytes(&self, bytes: u64) -> bool {
         self.staged.as_ref().is_some_and(|staged| staged.note_bytes(bytes))
     }
 
-    /// Moves on to another stage and wakes those that wait for it.
+    /// Moves on to another stage and wakes those that wait for that.
     pub(super) fn set_stage(&mut self, stage: Stage) {
         self.stage = stage;
         self.settled();
@@ -315,15 +325,16 @@ impl Live {
         self.wake();
     }
 
-    /// Wakes those that wait for it. They have subscribed under the lock that the caller holds, and mostly there are none: to
-    /// look for waiters several times for each file takes longer than to count them.
+    /// Wakes those that wait for it. They have subscribed under the lock that the caller holds.
+    /// Mostly there are none, and counting them is faster than a search for waiters several times
+    /// per file.
     pub(super) fn wake(&self) {
         if self.moved.receiver_count() > 0 {
             self.moved.send_modify(|()| {});
         }
     }
 
-    /// Goes on as if it had begun from what it has published: that is kept elsewhere now.
+    /// Makes it go on as if it had begun from its published version, which is preserved now.
     pub(super) fn part(&mut self) {
         if let Stage::Published(version) = std::mem::replace(&mut self.stage, Stage::Writing) {
             self.clean = version.mark;
@@ -333,20 +344,22 @@ impl Live {
         self.settled();
     }
 
-    /// Reports whether it is a matter of what its name has now: it has a writer, or it is the same file. What was
-    /// closed and replaced is not, until the kernel's word of its end has come.
+    /// Reports whether it affects what its name has now: it has a writer, or it is the same file. A
+    /// file that was closed and replaced does not, even before its RELEASE has arrived.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
         self.open > 0 || (self.is_next_of(seen) && !self.is_replaced(seen))
     }
 
-    /// Reports whether its name has other bytes than those that it has published last, or began from: also by a further
-    /// name of the file, whose put says the same of the hard links.
+    /// Reports whether its name has other bytes than those that it has published last, or began
+    /// from. They may also have come by another name of the file: that put keeps the group of hard
+    /// links.
     fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
         self.left.as_ref().is_some_and(|left| there != Some(left))
     }
 
-    /// Reports whether what its name has now is the same file: it began from that, or has published it.
+    /// Reports whether its name still has the same file: the version that it began from or has
+    /// published.
     pub(super) fn is_next_of(&self, seen: Option<&Seen>) -> bool {
         match seen {
             Some(seen) if self.link.is_some() => seen.entry.link == self.link,
@@ -355,30 +368,31 @@ impl Live {
         }
     }
 
-    /// Reports whether its name is there because of it, where nothing is published: it has a writer, or nothing of
-    /// it was ever published. What was closed goes with what was published.
+    /// Reports whether its name exists because of it where nothing is published: it has a writer,
+    /// or no version of it was ever published. After all have closed it, the name goes with the
+    /// published version.
     pub(super) fn makes_a_name(&self) -> bool {
         !self.is_dropped() && (self.open > 0 || self.began.is_none() || self.settling)
     }
 
-    /// Reports whether it is the next version of what a put has put, of a file with these hard links: each name of
-    /// such a file has a put of its own.
+    /// Reports whether it is the next version of a put, for a file with these hard links. Each name
+    /// of such a file has a put of its own.
     pub(super) fn continues(&self, put: Option<Stamp>, link: Option<Stamp>) -> bool {
         if link.is_some() { self.link == link } else { put.is_some() && self.began == put }
     }
 
-    /// Reports whether a process takes part in writing it.
+    /// Reports whether a process is one of its writers.
     pub(super) fn has_member(&self, who: Who) -> bool {
         who != Who::Unseen && self.members.contains(&who)
     }
 
-    /// Returns size and mtime as `stat` tells them.
+    /// Returns size and mtime as `stat` reports them.
     pub(super) fn size_and_mtime(&self) -> io::Result<(u64, Time)> {
         let now = Mark::of(self.file())?;
         Ok((now.size, if now == self.base() { self.attrs.mtime } else { now.mtime() }))
     }
 
-    /// Returns it as an entry of this size and mtime, which says nothing of its content.
+    /// Returns it as an entry with this size and mtime, and without its content.
     pub(super) fn as_entry(&self, (size, mtime): (u64, Time)) -> Entry {
         let mut attrs = self.attrs.clone();
         attrs.mtime = mtime;
@@ -388,12 +402,13 @@ impl Live {
         Entry { kind: EntryKind::File { digest: Digest::empty(), size }, attrs, link: self.link }
     }
 
-    /// Returns it as an entry as it is now.
+    /// Returns it as an entry with its present size and mtime.
     pub(super) fn entry_now(&self) -> Entry {
         self.as_entry(self.size_and_mtime().unwrap_or((0, self.attrs.mtime)))
     }
 
-    /// Changes its attributes; returns whether anything is different now, and what has to be done to its file.
+    /// Changes its attributes. Returns whether anything has changed, and what has to be done to its
+    /// file.
     pub(super) fn edit_attrs(
         &mut self,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
@@ -412,9 +427,9 @@ impl Live {
 #[derive(Debug, Default)]
 pub(super) struct Lives {
     all: HashMap<LiveId, Live>,
-    /// Those that have a name, by its directory.
+    /// The live files that have a name, by the directory of the name.
     by_dir: HashMap<Ino, HashSet<LiveId>>,
-    /// Those with hard links, by group, oldest first.
+    /// The live files with hard links, by group, oldest first.
     by_group: HashMap<Stamp, Vec<LiveId>>,
     next: u64,
 }
@@ -447,7 +462,7 @@ impl Lives {
         id
     }
 
-    /// Takes a live file out; it has no name any more.
+    /// Removes a live file from the table, together with its name.
     pub(super) fn remove(&mut self, id: LiveId) -> Option<Live> {
         self.set_place(id, None);
         self.set_link(id, None);
@@ -471,7 +486,7 @@ impl Lives {
         live.place = place;
     }
 
-    /// Makes a live file one of a group of hard links, or of none.
+    /// Puts a live file into a group of hard links, or into none.
     pub(super) fn set_link(&mut self, id: LiveId, link: Option<Stamp>) {
         let Some(live) = self.all.get_mut(&id) else { return };
         if let Some(group) = live.link
@@ -504,8 +519,8 @@ impl Lives {
     }
 }
 
-/// The modification time of a copy that was not written to: no clock gives it, so that any write
-/// shows, however fast it follows.
+/// The modification time of a copy that was not written to. No clock gives this time, so any write
+/// shows, however soon it follows.
 pub(super) const UNTOUCHED: Time = Time { secs: 1, nanos: 1 };
 
 /// Sets a file's modification time.

@@ -1,7 +1,8 @@
-//! Lock files: names that exclude other processes by being there, as profiles say (see `docs/clients.md`).
+//! Lock files: names whose existence excludes other processes, as profiles say (see
+//! `docs/clients.md`).
 //!
-//! Owns which process has made each, and takes a lock away when its process has ended. Must never take away what another
-//! process or another node has put in its place.
+//! Owns which process has made each of them, and removes a lock when its process has ended. Must
+//! never remove what another process or another node has put in its place.
 
 use std::sync::Arc;
 
@@ -23,12 +24,12 @@ use crate::name::TreePath;
 use crate::namespace::{Entry, EntryKind, FileKind, Op, Register};
 use crate::stamp::Stamp;
 
-/// Names that are read at a time when all are looked through.
+/// How many names are read at a time in a search of the whole namespace.
 const READ_AT_ONCE: usize = 4096;
 
 impl Filesystem {
-    /// Makes a lock file that all nodes see, and opens it for writing: it is published at once, because its maker may
-    /// close it only when it gives the lock back.
+    /// Makes a lock file that all nodes see, and opens it for writing. It is published at once,
+    /// because its maker may keep it open until it gives the lock back.
     pub(super) fn create_lock(&self, spot: &DirEntryKey, wish: &Wish, new: New) -> Answer<Created> {
         let kind = EntryKind::File { digest: Digest::empty(), size: 0 };
         match self.put_new(spot, Entry { kind, attrs: new.attrs.clone(), link: None }) {
@@ -43,14 +44,14 @@ impl Filesystem {
         Answer::later(async move {
             let opened = this.open_lock(&spot, &wish).await;
             if opened.is_err() {
-                // Its maker is told that it has none.
+                // The maker gets an error, so it has no lock.
                 crate::task::blocking(move || this.take_back_lock(&spot)).await;
             }
             opened
         })
     }
 
-    /// Opens for writing what has just been made at a name.
+    /// Opens a file for writing that was just made at a name.
     async fn open_lock(&self, spot: &DirEntryKey, wish: &Wish) -> Reply<Created> {
         let lead = {
             let mut state = self.0.state.lock();
@@ -91,7 +92,8 @@ impl Filesystem {
         let Some(started) = self.0.rooms.tasks.started(process) else { return };
         let Some((stamp, user)) = self.lock_at(&path) else { return };
         if !self.may_take_away(caller, spot, user) {
-            // It has written a lock that another process made. The lock still belongs to that process.
+            // The process has written to a lock that another process made. The lock still belongs
+            // to its maker.
             if let Some(held) = self.0.lock_files.lock().get_mut(&path) {
                 held.stamp = stamp;
             }
@@ -100,7 +102,7 @@ impl Filesystem {
         let owner = LockOwner { path, process, started };
         let held = HeldLockFile { owner: owner.clone(), stamp, user: caller.uid, watched };
         if !self.0.lock_files.lock().add(held.clone()) {
-            // Locks that programs have given back since are counted until they are looked through.
+            // Locks that programs have given back count until this check.
             self.forget_given_back();
             if !self.0.lock_files.lock().add(held) {
                 let path = &owner.path;
@@ -112,7 +114,8 @@ impl Filesystem {
         self.0.begun.notify_one();
     }
 
-    /// Reports whether a caller may remove a name of a file of `owner`: no process takes away more by its end.
+    /// Reports whether a caller may remove this name of a file of `owner`. The end of a process
+    /// removes no more than the process could remove itself.
     fn may_take_away(&self, caller: &Caller, spot: &DirEntryKey, owner: u32) -> bool {
         let state = self.0.state.lock();
         let Ok((dir, _)) = self.attr_of(&state, spot.0) else { return false };
@@ -143,8 +146,8 @@ impl Filesystem {
         self.0.rooms.lock_owners.keep_only(owners)
     }
 
-    /// Returns the change by which this node has put a lock at a path, and the owner of the file. `None` for what another
-    /// node has put there, and for a directory: it excludes no process.
+    /// Returns the change by which this node has put a lock at a path, and the owner of the file.
+    /// `None` for a change of another node, and for a directory, which excludes no process.
     fn lock_at(&self, path: &TreePath) -> Option<(Stamp, u32)> {
         let ledger = &self.0.rooms.ledger;
         let register = ledger.read(|fold| fold.register(path))?;
@@ -152,7 +155,7 @@ impl Filesystem {
         (register.stamp.node == ledger.node()).then_some((register.stamp, entry.attrs.uid))
     }
 
-    /// Forgets the locks that are there no more, or that another process or node has put anew.
+    /// Forgets locks that are gone, or that another process or node has put again.
     fn forget_given_back(&self) {
         let all = self.0.lock_files.lock().all();
         for HeldLockFile { owner, stamp, .. } in all {
@@ -162,7 +165,7 @@ impl Filesystem {
         }
     }
 
-    /// Takes away the locks of processes that have ended. Blocks.
+    /// Removes the locks of processes that have ended. Blocks.
     pub(super) fn tend_lock_files(&self) {
         if self.0.lock_files.lock().is_empty() {
             return;
@@ -173,13 +176,13 @@ impl Filesystem {
             let path = &held.owner.path;
             match self.remove_lock(path, held.stamp) {
                 Ok(()) => self.0.lock_files.lock().remove(path, Some(held.stamp)),
-                // It is tried again.
-                Err(error) => tracing::debug!(error = error.chain(), %path, "a lock stays"),
+                // The next round tries it again.
+                Err(error) => tracing::debug!(error = error.chain(), %path, "a lock remains"),
             }
         }
     }
 
-    /// Removes a lock file, if it is still what was put there by that change.
+    /// Removes a lock file, if the change that put it there is still the current one.
     fn remove_lock(&self, path: &TreePath, put: Stamp) -> Result<()> {
         let turn = self.0.rooms.ledger.begin();
         let Some(seen) = self.seen(path).filter(|seen| seen.stamp == Some(put)) else {
@@ -202,7 +205,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Goes on with the locks of processes that outlived the daemon before, and takes the others away. Blocks.
+    /// Continues with the locks of processes that have outlived the last daemon, and removes the
+    /// others. Blocks.
     pub(super) fn restore_lock_files(&self) {
         let Some(owners) = self.0.rooms.lock_owners.take_earlier() else {
             self.clear_lock_files();
@@ -218,7 +222,7 @@ impl Filesystem {
                     let watched = Arc::new(watched);
                     let mut files = self.0.lock_files.lock();
                     if files.get(&owner.path).is_none() {
-                        // As many as were held before are fewer than may be held.
+                        // The limit held for the last daemon too, so there is room for these.
                         files.add(HeldLockFile { owner, stamp, user, watched });
                     }
                 }
@@ -226,11 +230,11 @@ impl Filesystem {
             }
         }
         if let Err(error) = self.keep_owners() {
-            tracing::debug!(error = error.chain(), "the owners of locks could not be kept");
+            tracing::debug!(error = error.chain(), "the owners of locks could not be saved");
         }
     }
 
-    /// Takes away all lock files that this node has made in earlier runs.
+    /// Removes all lock files that this node has made in earlier runs.
     fn clear_lock_files(&self) {
         let ledger = &self.0.rooms.ledger;
         let mut after = Some(TreePath::root());
@@ -255,12 +259,13 @@ impl Filesystem {
             return;
         }
         if let Err(error) = self.remove_lock(path, stamp) {
-            tracing::warn!(error = error.chain(), %path, "a lock of an ended process stays");
+            tracing::warn!(error = error.chain(), %path, "a lock of an ended process remains");
         }
     }
 
-    /// Notes that a process has published something at a name: that may be a lock file, or complete a unit. Returns
-    /// true for the latter. `caller` is as for [`Filesystem::changed_in_edition`].
+    /// Notes that a process has published something at a name. That may be a lock file, or complete
+    /// a unit; returns true for the latter. `caller` is the same as for
+    /// [`Filesystem::changed_in_edition`].
     pub(super) fn note_published(
         &self,
         spot: &DirEntryKey,

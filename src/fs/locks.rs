@@ -1,14 +1,16 @@
 //! The locks of `flock(2)`: one table for each name.
 //!
-//! Owns who holds and who waits for the lock of a name, and which open file belongs to which name. Versions
-//! come and go under a name, each with an inode of its own; the table stays. It goes where the name goes, and
-//! an unlink parts the two: a process that has the file open keeps the table, and the next file with the name starts
-//! another. Must never do I/O, read a clock, or know of another node.
+//! Owns the holders and the waiters of the lock of each name, and which open file belongs to which
+//! name. Versions come and go under a name, each with an inode of its own, and the table stays. It
+//! moves with the name. An unlink separates the two: a process that has the file open keeps the
+//! table, and the next file with the name starts another. Must never do I/O, read a clock, or know
+//! of another node.
 //!
-//! The rules are those of Linux. A lock belongs to an open file, however many descriptors and processes share
-//! it. A change of kind lets the old lock go first, and may then have to wait, or fail, without it. A lock is
-//! given where it conflicts with none that is held, also past those that wait; when one ends, those that wait
-//! get theirs in the order in which they came.
+//! The rules are those of Linux. A lock belongs to an open file, however many descriptors and
+//! processes share that. A change of the kind of lock releases the old lock first, and may then
+//! have to wait, or fail, without it. A lock is granted if it conflicts with no lock that is held,
+//! even if earlier requests wait. When a lock ends, the waiting requests get theirs in the order in
+//! which they came.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -18,33 +20,33 @@ use tokio::sync::oneshot;
 use super::inode::DirEntryKey;
 use super::shares::Shares;
 
-/// The most locks that are held or waited for, of all names.
+/// The most locks that are held or waited for, over all names.
 const LOCKS_MAX: u64 = 65_536;
-/// The most requests that wait: each looks now and then whether its caller has a signal.
+/// The most requests that wait. Each of them regularly checks whether its caller has a signal.
 const WAITING_MAX: u64 = 1024;
 
-/// Number of a table.
+/// The number of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct TableId(u64);
 
 /// The outcome of a request for a lock.
 #[derive(Debug)]
 pub(super) enum Asked {
-    /// It is done.
+    /// The request is done.
     Done,
     /// Another holder is in the way.
     Waits(Waits),
 }
 
-/// A place in the queue. A request that waits hears of the lock; one that does not any more says so by
-/// [`Locks::give_up`].
+/// A place in the queue. A request that waits gets a message with the lock. A request that stops
+/// waiting must call [`Locks::give_up`].
 #[derive(Debug)]
 pub(super) struct Waits {
     pub(super) ticket: Ticket,
     pub(super) given: oneshot::Receiver<()>,
 }
 
-/// Names a request that waits.
+/// Identifies a request that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Ticket {
     handle: Handle,
@@ -69,20 +71,20 @@ struct GrantedLock {
 /// The lock of one name.
 #[derive(Debug, Default)]
 struct NameLock {
-    /// The names that lead here: one, several of a file with hard links, or none after an unlink.
+    /// The names that lead here: one, several for a file with hard links, or none after an unlink.
     names: Vec<DirEntryKey>,
-    /// Open files that belong here.
+    /// The number of open files that belong here.
     members: usize,
     /// The open files that hold it.
     held: HashMap<Handle, GrantedLock>,
-    /// Who waits for it, the first first.
+    /// The requests that wait for it, in their order.
     waiting: VecDeque<Waiter>,
 }
 
 impl NameLock {
     fn admits(&self, handle: Handle, exclusive: bool) -> bool {
         let others = self.held.len() - usize::from(self.held.contains_key(&handle));
-        // An exclusive holder is the only one.
+        // If one holder is exclusive, it is the only holder.
         let alone = self.held.iter().next().is_some_and(|(_, hold)| hold.exclusive);
         others == 0 || !(exclusive || alone)
     }
@@ -101,12 +103,12 @@ pub(super) struct Locks {
     tables: HashMap<TableId, NameLock>,
     names: HashMap<DirEntryKey, TableId>,
     members: HashMap<Handle, LockHolder>,
-    /// The table of each inode that is open, and how often it is: a file without a name can be opened
-    /// again, through `/proc/self/fd`.
+    /// The table of each inode that is open, and how often the inode is open. A file without a name
+    /// can be opened again through `/proc/self/fd`.
     inodes: HashMap<Ino, (TableId, usize)>,
     /// Locks that are held or waited for.
     shares: Shares,
-    /// Those that are waited for.
+    /// Locks that are waited for.
     waiting: Shares,
     last: u64,
 }
@@ -126,8 +128,8 @@ impl Default for Locks {
 }
 
 impl Locks {
-    /// Takes in an open file, which stands on `ino` and goes by these names, if it has any. `former` is a
-    /// name under which another version has taken its place.
+    /// Adds an open file on `ino` with these names, if it has any. `former` is a name under which
+    /// another version has replaced this one.
     pub(super) fn open<'a>(
         &mut self,
         handle: Handle,
@@ -143,7 +145,7 @@ impl Locks {
         let table = self.tables.entry(id).or_default();
         table.members += 1;
         for name in names.chain(former) {
-            // A name that has a table keeps it: others may hold its lock.
+            // A name that has a table keeps it, because others may hold its lock.
             self.names.entry(name.clone()).or_insert_with(|| {
                 table.names.push(name.clone());
                 id
@@ -154,7 +156,7 @@ impl Locks {
         self.members.insert(handle, LockHolder { table: id, ino });
     }
 
-    /// Ends an open file, with its lock and whatever it waits for.
+    /// Ends an open file, together with its lock and its waiting requests.
     pub(super) fn close(&mut self, handle: Handle) {
         let Some(LockHolder { table: id, ino }) = self.members.remove(&handle) else { return };
         if let Some((_, opens)) = self.inodes.get_mut(&ino) {
@@ -185,8 +187,8 @@ impl Locks {
         }
     }
 
-    /// Does what `flock` asks of an open file, or has it wait. `EAGAIN`: another holder is in the way, and there is
-    /// no room for one more that waits.
+    /// Carries out a `flock` request of an open file, or makes it wait. Returns `EAGAIN` if another
+    /// holder is in the way and the queue is full.
     pub(super) fn ask(&mut self, handle: Handle, user: u32, kind: FlockKind) -> Reply<Asked> {
         let id = self.members.get(&handle).ok_or(Errno::EBADF)?.table;
         let exclusive = match kind {
@@ -237,7 +239,8 @@ impl Locks {
         Ok(Asked::Waits(Waits { ticket, given }))
     }
 
-    /// Takes back a request that waits. Returns whether the lock has come meanwhile, and stays.
+    /// Withdraws a request that waits. Returns whether the lock was granted meanwhile; such a lock
+    /// stays.
     pub(super) fn give_up(&mut self, ticket: Ticket) -> bool {
         let member = self.members.get(&ticket.handle);
         let Some(table) = member.and_then(|member| self.tables.get_mut(&member.table)) else {
@@ -253,7 +256,7 @@ impl Locks {
         false
     }
 
-    /// A file gets a further name.
+    /// Records that a file gets another name.
     pub(super) fn link(&mut self, old: &DirEntryKey, new: &DirEntryKey) {
         self.unlink(new);
         if let Some(id) = self.names.get(old).copied() {
@@ -261,7 +264,7 @@ impl Locks {
         }
     }
 
-    /// A name becomes another; what had that one loses it.
+    /// Records that a name becomes another. The file that had the new name loses it.
     pub(super) fn rename(&mut self, from: &DirEntryKey, to: &DirEntryKey) {
         if from == to {
             return;
@@ -270,7 +273,7 @@ impl Locks {
         self.unlink(from);
     }
 
-    /// Two names change places.
+    /// Records that two names change places.
     pub(super) fn exchange(&mut self, one: &DirEntryKey, other: &DirEntryKey) {
         let ids = (self.names.get(one).copied(), self.names.get(other).copied());
         self.unlink(one);
@@ -291,14 +294,15 @@ impl Locks {
         }
     }
 
-    /// A name leads nowhere any more.
+    /// Records that a name leads nowhere any more.
     pub(super) fn unlink(&mut self, name: &DirEntryKey) {
         if let Some(table) = self.names.remove(name).and_then(|id| self.tables.get_mut(&id)) {
             table.names.retain(|other| other != name);
         }
     }
 
-    /// Ends the lock of an open file, without serving those that wait. Returns whether there was one.
+    /// Releases the lock of an open file, without granting it to those that wait. Returns whether
+    /// there was one.
     fn let_go(&mut self, id: TableId, handle: Handle) -> bool {
         let hold = self.tables.get_mut(&id).and_then(|table| table.held.remove(&handle));
         if let Some(hold) = hold {
@@ -307,7 +311,7 @@ impl Locks {
         hold.is_some()
     }
 
-    /// Gives the lock to those that wait for it, as far as it goes.
+    /// Grants the lock to those that wait for it, as far as possible.
     fn serve(&mut self, id: TableId) {
         let Some(table) = self.tables.get_mut(&id) else { return };
         let mut at = 0;
@@ -320,12 +324,12 @@ impl Locks {
             let Some(waiter) = table.waiting.remove(at) else { return };
             let user = waiter.user;
             self.waiting.give_back(user, 1);
-            // The receiver is gone once the daemon stops.
+            // The receiver is gone after the daemon has stopped.
             if waiter.give.send(()).is_err() {
                 self.shares.give_back(user, 1);
                 continue;
             }
-            // Another thread may have asked by the same open file.
+            // Another thread may have made a request through the same open file.
             if let Some(hold) = table.held.insert(handle, GrantedLock { exclusive, user }) {
                 self.shares.give_back(hold.user, 1);
             }

@@ -1,8 +1,8 @@
-//! Lookup: which inode a name leads to, for which caller, and for how long.
+//! Lookup: which inode a name leads to for which caller, and for how long.
 //!
-//! The rules, in order: a thread that was told to look again finds what its open can use; a process finds the
-//! live file that it writes itself; other processes find what is published; where nothing is published yet, the
-//! newest live file, whose open will wait.
+//! The rules, in order. A thread that looks again finds what its open can use. A process finds the
+//! live file that it writes itself. Other processes find what is published. Where nothing is
+//! published yet, they find the newest live file, and their open will wait.
 //!
 //! Keeps P15 own-node-at-once.
 
@@ -23,31 +23,34 @@ use super::wish::DECIDE_TRIES_MAX;
 use crate::name::{TreePath, check_name};
 use crate::namespace::EDITIONS;
 
-/// The longest that the kernel may take an answer for granted where nothing can change it but itself.
+/// The longest time that the kernel may cache an answer that only this kernel can change.
 pub(super) const TTL_MAX: Duration = Duration::from_hours(1);
-/// Nothing that was published a moment ago expires before this part of the age: bytes that the store has already
-/// are relied on for the first half of it, and an entry is a miss a tenth before its end.
+/// Nothing that was published a moment ago expires before this part of the age. Bytes that the
+/// store has already are relied on for the first half of the age, and an entry becomes a miss a
+/// tenth before its end.
 const UNAGED_PART: u32 = 4;
-/// The longest that the kernel may take the size of a file for granted while it is being written.
+/// The longest time that the kernel may cache the size of a file that is being written.
 pub(super) const TTL_OF_LIVE: Duration = Duration::from_millis(200);
 
-/// Where a name leads.
+/// The inode that a name leads to.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Lead {
     pub(super) ino: Ino,
-    /// For how much longer.
+    /// How much longer the name leads there.
     pub(super) left: Duration,
 }
 
 impl Lead {
-    /// Makes one that does not age: what is being written, or was published a moment ago.
+    /// Makes a lead that does not expire: to a live file, or to a version that was published a
+    /// moment ago.
     pub(super) fn lasting(ino: Ino) -> Self {
         Self { ino, left: Duration::MAX }
     }
 }
 
 impl Filesystem {
-    /// Reads what is visible under a path: in the namespace, its bytes can be had, and not past its age.
+    /// Reads what is visible under a path: an entry in the namespace whose bytes are available and
+    /// that is not past its age.
     pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
         let ledger = &self.0.rooms.ledger;
         let seen = ledger.read(|fold| shown_in(ledger, fold, path));
@@ -55,16 +58,16 @@ impl Filesystem {
         seen
     }
 
-    /// Reports whether an inode is what its name still has, though it is hidden: its bytes are lost, or it is past
-    /// its age. What another node has removed is not.
+    /// Reports whether an inode is what its name still has although it is hidden: its bytes are
+    /// lost, or it is past its age. An entry that another node has removed does not count.
     pub(super) fn hides(&self, state: &State, spot: &DirEntryKey, ino: Ino) -> bool {
         let path = state.names.path_of(spot).filter(|_| state.names.bound(spot) == Some(ino));
         let held = path.and_then(|path| self.0.rooms.ledger.read(|fold| seen_in(fold, &path)));
         held.is_some_and(|held| state.is_version(ino, &held))
     }
 
-    /// Returns the caller's process, if that can make a difference for this name: finding out costs a look into
-    /// `/proc`.
+    /// Returns the caller's process, if that can make a difference for this name. Finding it costs
+    /// a read of `/proc`.
     fn who_for(&self, caller: &Caller, spot: &DirEntryKey) -> Option<Who> {
         let matters = {
             let state = self.0.state.lock();
@@ -110,7 +113,8 @@ impl Filesystem {
         })
     }
 
-    /// Answers from what is known now, and anew where a version of a unit came meanwhile that the caller does not read.
+    /// Answers from what is known now. Answers again if a version of a unit arrived meanwhile that
+    /// the caller does not read.
     fn look_up_routed(
         &self,
         caller: &Caller,
@@ -139,8 +143,8 @@ impl Filesystem {
         lives.any(|live| live.has_member(who) && live.open > 0)
     }
 
-    /// Returns the live file that a thread which looks again would find here and could not use: it was closed, and
-    /// is about to be released.
+    /// Returns the live file that a thread which looks again would find here and could not use: it
+    /// is closed and about to be released.
     fn lingers_for(
         &self,
         caller: &Caller,
@@ -175,7 +179,8 @@ impl Filesystem {
             return Ok(Lookup::Found(found));
         }
         let found = self.find_and_tell(state, spot, &path, who)?;
-        // What was found may have come with other rights of the directory, after the first look at these.
+        // The rights of the directory may have changed after the first check, together with what
+        // was found.
         if let Err(errno) = self.may_use(state, caller, spot.0, MAY_SEARCH) {
             if let Some(found) = found {
                 state.names.forget(found.attr.ino, 1);
@@ -184,7 +189,7 @@ impl Filesystem {
         }
         match found {
             Some(found) => {
-                // A directory on the way is not what the thread opens: its mode refuses nothing.
+                // A directory on the way is not what the thread opens, so its mode refuses nothing.
                 if found.attr.file_type != FileType::Directory {
                     let now = self.0.rooms.clock.mono();
                     state.retries.found(tid, spot, found.attr.ino, now);
@@ -194,7 +199,8 @@ impl Filesystem {
             None => {
                 state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
                 self.0.rooms.metrics.misses.add(1);
-                // A file that was closed and removed elsewhere brings its name back when it is opened by a descriptor.
+                // If a file was closed here and removed by another node, its name comes back when
+                // the file is opened by a descriptor.
                 let comes_back = !state.names.lives(spot).is_empty();
                 let asks = comes_back || self.is_divided(state, spot);
                 let ttl = if asks { Duration::ZERO } else { self.ttl() };
@@ -208,9 +214,9 @@ impl Filesystem {
         }
     }
 
-    /// Leads a thread that looks again in order to write to what it can write: the live file that it joins, or an
-    /// inode that is reserved for what it begins. Returns as well the live file of the inode that was
-    /// reserved for it before, if nothing uses that any more.
+    /// Leads a thread that looks again in order to write. It finds the live file that it joins, or
+    /// an inode that is reserved for the file that it begins. Also returns the live file of the
+    /// inode that was reserved for the thread before, if nothing uses that any more.
     fn lead(
         &self,
         state: &mut State,
@@ -240,7 +246,8 @@ impl Filesystem {
         Some((found, idle))
     }
 
-    /// Returns the inode that an open for writing of a name needs; `None` where there is nothing to write.
+    /// Returns the inode that an open of a name for writing needs; `None` where there is nothing to
+    /// write to.
     pub(super) fn lead_writer(
         &self,
         state: &mut State,
@@ -269,7 +276,8 @@ impl Filesystem {
             return Some(state.names.reserve(spot, told));
         }
         let node = InodeKind::Reserved(told);
-        // The thread may have given up another name, and what was reserved there is not for this one.
+        // The thread may have given up another name. The inode that was reserved there is not for
+        // this one.
         let is_reserved = |ino: &Ino| {
             state.names.inode(*ino).is_some_and(|inode| {
                 matches!(inode.node, InodeKind::Reserved(_)) && inode.last.as_ref() == Some(spot)
@@ -295,7 +303,7 @@ impl Filesystem {
         state.names.path_of(spot).ok_or_else(|| state.names.why_no_path(spot))
     }
 
-    /// Finds where a name leads for `who`, and tells the kernel of it.
+    /// Finds where a name leads for `who`, and answers the kernel with it.
     pub(super) fn find_and_tell(
         &self,
         state: &mut State,
@@ -304,7 +312,7 @@ impl Filesystem {
         who: Option<Who>,
     ) -> Reply<Option<Found>> {
         let Some((lead, seen)) = self.find(state, spot, path, who) else { return Ok(None) };
-        // What was just read need not be read again for its attributes.
+        // The entry was just read, and is not read again for its attributes.
         if let Some(seen) = seen.filter(|_| state.is_entry(lead.ino)) {
             let attr = self.seen_attr(lead.ino, &seen);
             return Ok(Some(self.tell(state, Some(spot), attr, self.ttl(), lead.left)));
@@ -312,7 +320,7 @@ impl Filesystem {
         self.found(state, lead, Some(spot)).map(Some)
     }
 
-    /// Returns where a name leads for `who`, and what is published there if that is why.
+    /// Returns where a name leads for `who`, and the published version if that is the reason.
     pub(super) fn find(
         &self,
         state: &mut State,
@@ -333,8 +341,8 @@ impl Filesystem {
         state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
     }
 
-    /// Tells the kernel of an inode, and counts that it was told. It must not remember the name for longer
-    /// than the name leads there.
+    /// Makes an answer to the kernel from an inode, and counts the lookup. The kernel must not
+    /// remember the name for longer than the name leads there.
     pub(super) fn found(
         &self,
         state: &mut State,
@@ -364,8 +372,8 @@ impl Filesystem {
         Found { attr, entry_ttl: entry_ttl.min(left), attr_ttl: attr_ttl.min(left) }
     }
 
-    /// Reports whether a name leads different processes to different inodes, or may go by itself, or be renamed into a
-    /// draft, so that the kernel must ask each time.
+    /// Reports whether the kernel must ask for a name each time: the name leads different processes
+    /// to different inodes, may disappear by itself, or may be renamed into a draft.
     fn is_contested(&self, state: &State, spot: &DirEntryKey) -> bool {
         if state.names.is_unremembered(spot) || self.is_divided(state, spot) {
             return true;
@@ -377,7 +385,8 @@ impl Filesystem {
         match private[..] {
             [] if !state.lives.has_groups() => false,
             [] => seen().is_some_and(|seen| !state.lives.of_group(seen.entry.link).is_empty()),
-            // What was begun from a version that has gone takes the name along when it is closed as it was.
+            // A live file that began from a version which is gone now takes the name along if it is
+            // closed unchanged.
             [id] => {
                 seen().is_some() || state.lives.get(id).is_some_and(|live| live.began.is_some())
             }
@@ -385,15 +394,15 @@ impl Filesystem {
         }
     }
 
-    /// Returns how long the kernel may take a name that it is told now for granted, with the attributes of a
-    /// file: until it is told to look again.
+    /// Returns how long the kernel may cache a name that it gets now, together with the attributes
+    /// of a file. This ends earlier if the daemon takes the names back.
     pub(super) fn ttl(&self) -> Duration {
         self.ttl_of(self.0.rooms.freshness.name_ttl())
     }
 
-    /// Returns the same of what the kernel does not look up again when it is told to: attributes of
-    /// directories, which it asks for without their names, and what a listing brings, which it takes for
-    /// younger than what it was told meanwhile.
+    /// Returns the time for answers that the kernel does not look up again when names are taken
+    /// back. These are attributes of directories, which it requests without their names, and
+    /// entries of a listing, which it counts as younger than changes that came meanwhile.
     pub(super) fn brief_ttl(&self) -> Duration {
         self.ttl_of(self.0.rooms.freshness.ttl())
     }
@@ -402,14 +411,14 @@ impl Filesystem {
         if self.is_forgetful() {
             return Duration::ZERO;
         }
-        // What is not remote yet has no age, and gets one while the kernel remembers it: of what is stored for
-        // a new entry, at least this is left.
+        // An entry that is not remote yet has no age, and may get one while the kernel remembers
+        // it. Bytes that are stored for a new entry have at least this time left.
         let unaged_for = self.0.rooms.ledger.age().limit().map(|limit| limit / UNAGED_PART);
         fresh_for.min(TTL_MAX).min(unaged_for.unwrap_or(TTL_MAX))
     }
 }
 
-/// Reports whether a name is one that programs cannot see.
+/// Reports whether programs cannot see a name.
 pub(super) fn is_hidden(parent: Ino, name: &[u8]) -> bool {
     parent == Ino::ROOT && name == EDITIONS
 }

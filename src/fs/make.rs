@@ -25,11 +25,11 @@ use crate::sync::{RECORD_CHANGES_MAX, Turn, Written};
 
 /// The longest target of a symbolic link (`PATH_MAX` less the end).
 const TARGET_BYTES_MAX: usize = 4095;
-/// The most entries that are cleared away at once: what is above is purged in time.
+/// The most entries that are cleared away at once. Entries beyond that are purged in time.
 const CLEARED_MAX: usize = RECORD_CHANGES_MAX - 2;
 
 impl Filesystem {
-    /// Checks a name and the right to change anything.
+    /// Checks a name and the permission to change anything.
     pub(super) fn spot(&self, parent: Ino, name: &OsStr) -> Reply<DirEntryKey> {
         check_name(name.as_bytes()).map_err(super::errno::of_path)?;
         if is_hidden(parent, name.as_bytes()) {
@@ -42,8 +42,9 @@ impl Filesystem {
         Ok((parent, name.as_bytes().into()))
     }
 
-    /// Writes changes to the journal, and those that keep the directories which they empty. Call it without the
-    /// lock of the state, and apply the result under it.
+    /// Writes changes to the journal, together with the changes that keep the directories they
+    /// empty. Must be called without the lock of the state. The caller applies the result under
+    /// that lock.
     pub(super) fn write_keeping<'a>(
         &self,
         turn: Turn<'a>,
@@ -54,9 +55,9 @@ impl Filesystem {
         turn.write(ops)
     }
 
-    /// Returns the changes that keep the directories from which something is removed. One that another node
-    /// has removed meanwhile lives on only through what lies in it; to the program here it is a directory
-    /// that it has emptied, and that stays until it is removed.
+    /// Returns the changes that keep the directories from which something is removed. A directory
+    /// that another node has removed meanwhile lives on only while it has content. The program here
+    /// has emptied a directory, and that has to stay until it is removed.
     fn directories_to_keep(&self, ops: &[(TreePath, Op)]) -> Vec<(TreePath, Op)> {
         let removed = ops.iter().filter(|(_, op)| *op == Op::Remove);
         let mut above: Vec<TreePath> = removed.filter_map(|(path, _)| path.parent()).collect();
@@ -73,8 +74,8 @@ impl Filesystem {
         above.into_iter().map(|dir| (dir, Op::Put(entry.clone()))).collect()
     }
 
-    /// Returns the changes that remove what is left below a path where nothing is shown, so that it cannot
-    /// come back in what is made there now.
+    /// Returns the changes that remove hidden entries below a path where nothing is shown, so that
+    /// they cannot come back in a directory that is made there now.
     pub(super) fn ops_to_clear(&self, path: &TreePath) -> Vec<(TreePath, Op)> {
         self.0.rooms.ledger.read(|fold| {
             let left = fold.below(path).filter(|(_, register)| register.entry.is_some());
@@ -82,8 +83,8 @@ impl Filesystem {
         })
     }
 
-    /// Puts an entry under a name that must lead nowhere; `then` gets its inode under the same lock: what is not yet in an answer
-    /// is forgotten when its name goes.
+    /// Puts an entry under a name that must lead nowhere. `then` gets the entry's inode under the
+    /// same lock, because an inode that is in no answer yet is forgotten when its name goes.
     fn put_then<R>(
         &self,
         spot: &DirEntryKey,
@@ -208,7 +209,7 @@ impl Filesystem {
         linked.into()
     }
 
-    /// Makes a further name for a published file.
+    /// Makes another name for a published file.
     fn link_at(&self, caller: &Caller, ino: Ino, spot: &DirEntryKey) -> Reply<Found> {
         let old = published_place(&self.0.state.lock(), ino);
         let examined = old.map_or(Ok(Examined::Unasked), |old| self.examine_for(&old, spot));
@@ -225,7 +226,7 @@ impl Filesystem {
             let old_path = state.names.path_of(&old).ok_or(Errno::ENOENT)?;
             let seen = self.seen(&old_path).ok_or(Errno::ENOENT)?;
             if !state.is_version(ino, &seen) || !examined.is_of(seen.entry.content()) {
-                // The kernel has checked another version than the one that is there.
+                // The kernel has checked another version than the current one.
                 return Err(Errno::ENOENT);
             }
             let (mut entry, before) = (seen.entry, seen.stamp);
@@ -270,7 +271,7 @@ fn published_place(state: &State, ino: Ino) -> Reply<DirEntryKey> {
     match &inode.node {
         InodeKind::Directory => return Err(Errno::EPERM),
         InodeKind::Gone(_) | InodeKind::Reserved(_) => return Err(Errno::ENOENT),
-        // It has no published bytes yet, so a second name has nothing to lead to.
+        // The file has no published bytes yet, so a second name would lead to nothing.
         InodeKind::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
             return Err(Errno::EPERM);
         }

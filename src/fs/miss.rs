@@ -1,6 +1,7 @@
-//! Misses, as they happen: each is remembered for a while, and one log line at level `debug`.
+//! Misses as they happen: each is remembered for a while and logged in one line at level `debug`.
 //!
-//! Owns the reasons that are known at that moment. Must never ask the store: a compile cache misses all day.
+//! Owns the reasons that are known at that moment. Must never ask the store, because a compile
+//! cache misses all day.
 
 use hearthfs_mount::{Caller, Errno, Ino};
 use tracing::Level;
@@ -12,7 +13,7 @@ use crate::error::{Error, Kind};
 use crate::name::TreePath;
 use crate::namespace::{Reason, is_edition};
 
-/// Says a reason in the log.
+/// Returns the text of a reason for the log.
 fn said(reason: Reason) -> &'static str {
     match reason {
         Reason::Removed => "it was removed",
@@ -24,7 +25,8 @@ fn said(reason: Reason) -> &'static str {
 }
 
 impl Filesystem {
-    /// Notes that a name was asked for and is not there. Must be called without the lock of the state.
+    /// Notes that a name was looked up and does not exist. Must be called without the lock of the
+    /// state.
     pub(super) fn note_miss(&self, caller: &Caller, path: TreePath) {
         if is_edition(&path) {
             return;
@@ -32,7 +34,7 @@ impl Filesystem {
         self.note_asked(caller, &path);
         let rooms = &self.0.rooms;
         let reason = self.absence(&path);
-        // What another node has may be missing here.
+        // Another node may have an entry that is missing here.
         let stale = reason == Reason::Never && !rooms.freshness.ready();
         if tracing::enabled!(Level::DEBUG) {
             tracing::debug!(name = %path, reason = said(reason), stale, "miss");
@@ -41,12 +43,12 @@ impl Filesystem {
         self.0.misses.note(path, caller.uid, reason, rooms.clock.mono());
     }
 
-    /// Returns why a name that was not found is not there, by what is known here.
+    /// Returns why a name does not exist, as far as this node knows.
     fn absence(&self, path: &TreePath) -> Reason {
         let ledger = &self.0.rooms.ledger;
         let mut lost = None;
         let reason = ledger.read(|fold| {
-            // By far most misses are of names that no node has ever had: one look.
+            // Most misses by far are of names that no node has ever had. They cost one lookup.
             if !fold.knows(path) {
                 return Reason::Never;
             }
@@ -70,7 +72,8 @@ impl Filesystem {
         lost.map_or(reason, |digest| self.loss(&digest))
     }
 
-    /// Returns why the bytes of a content are neither here nor anywhere known. Must be called without the lock of the namespace.
+    /// Returns why the bytes of a content are neither here nor at any known place. Must be called
+    /// without the lock of the namespace.
     pub(super) fn loss(&self, digest: &Digest) -> Reason {
         if self.0.rules.shared && self.0.rooms.ledger.is_damaged(digest) {
             Reason::Damaged
@@ -79,7 +82,8 @@ impl Filesystem {
         }
     }
 
-    /// Notes that the first file of a unit could not be opened because others of it are missing.
+    /// Notes that the first file of a unit could not be opened because others of the unit are
+    /// missing.
     pub(super) fn note_open_miss(&self, ino: Ino, caller: &Caller, errno: Errno) {
         if errno == Errno::ENOENT
             && let Some(path) = self.path_for_miss(ino)
@@ -88,8 +92,8 @@ impl Filesystem {
         }
     }
 
-    /// Notes that the bytes of an entry could not be had; `asked` is the inode that was to be opened, with the caller, if
-    /// there is one.
+    /// Notes that the bytes of an entry are not available; `asked` is the inode of the open and its
+    /// caller, if there is one.
     pub(super) fn note_unfetched(
         &self,
         asked: Option<(Ino, &Caller)>,

@@ -1,6 +1,7 @@
-//! The recent misses, for a user that asks why.
+//! The recent misses, for a user that asks for the reason of one.
 //!
-//! Owns how many are remembered. Must never cost a miss more than a look at one name, and never grow with what programs ask for.
+//! Owns how many are remembered. Must never cost a miss more than the comparison with one name.
+//! Must never grow with the number of lookups.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -10,9 +11,9 @@ use parking_lot::Mutex;
 use crate::name::TreePath;
 use crate::namespace::Reason;
 
-/// Misses that are remembered.
+/// The most misses that are remembered.
 const MISSES_MAX: usize = 1024;
-/// Of these, one user other than root has so many at most when all are taken (P14).
+/// The most of these for one user other than root when the memory is full (P14).
 const OF_ONE_USER_MAX: usize = MISSES_MAX / 4 * 3;
 /// The longest path that is remembered, in bytes.
 const PATH_BYTES_MAX: usize = 1024;
@@ -23,9 +24,9 @@ pub(super) struct Miss {
     pub(super) path: TreePath,
     pub(super) uid: u32,
     pub(super) reason: Reason,
-    /// When it was asked for last, by the monotonic clock.
+    /// When it was last looked up, by the monotonic clock.
     pub(super) at: Duration,
-    /// How often in a row.
+    /// How many times in a row it was looked up.
     pub(super) times: u64,
 }
 
@@ -36,19 +37,19 @@ pub(super) struct RecentMisses(Mutex<Ring>);
 #[derive(Debug, Default)]
 struct Ring {
     misses: VecDeque<Miss>,
-    /// How many each user has.
+    /// How many misses each user has.
     of_users: HashMap<u32, usize>,
 }
 
 impl Ring {
-    /// Makes room for a miss of a user: its own oldest goes if it has its part.
+    /// Makes room for a miss of a user. A user that has its full share loses its own oldest miss.
     fn make_room(&mut self, uid: u32) {
         if self.misses.len() < MISSES_MAX {
             return;
         }
         let has = self.of_users.get(&uid).copied().unwrap_or(0);
         let own = uid != 0 && has >= OF_ONE_USER_MAX;
-        // A user that has its part has at least one.
+        // A user that has its full share has at least one miss.
         let at = if own { self.misses.iter().position(|miss| miss.uid == uid) } else { Some(0) };
         let Some(gone) = at.and_then(|at| self.misses.remove(at)) else { return };
         if let Some(left) = self.of_users.get_mut(&gone.uid) {
@@ -61,13 +62,14 @@ impl Ring {
 }
 
 impl RecentMisses {
-    /// Remembers one; the oldest go. Not one whose path is very long: for each that is shown, the rights of each directory are checked.
+    /// Remembers a miss; the oldest ones are dropped. Very long paths are left out, because to show
+    /// a miss the rights of each directory on the way are checked.
     pub(super) fn note(&self, path: TreePath, uid: u32, reason: Reason, at: Duration) {
         if path.as_bytes().len() > PATH_BYTES_MAX {
             return;
         }
         let mut ring = self.0.lock();
-        // A program that polls for a name is one line.
+        // Repeated lookups of one name are one miss.
         if let Some(last) = ring.misses.back_mut()
             && (last.uid, last.reason) == (uid, reason)
             && last.path == path
@@ -80,13 +82,13 @@ impl RecentMisses {
         ring.misses.push_back(Miss { path, uid, reason, at, times: 1 });
     }
 
-    /// Returns all that `wanted` takes, the last one first.
+    /// Returns all misses that `wanted` accepts, the last one first.
     pub(super) fn those(&self, wanted: impl Fn(&Miss) -> bool) -> Vec<Miss> {
         let ring = self.0.lock();
         ring.misses.iter().rev().filter(|miss| wanted(miss)).cloned().collect()
     }
 
-    /// Returns the last one that `wanted` takes.
+    /// Returns the last miss that `wanted` accepts.
     pub(super) fn last(&self, wanted: impl Fn(&Miss) -> bool) -> Option<Miss> {
         let ring = self.0.lock();
         ring.misses.iter().rev().find(|miss| wanted(miss)).cloned()
@@ -120,7 +122,7 @@ mod tests {
         assert_eq!(misses.last(|miss| miss.path == path("c")), None);
     }
 
-    /// P14: a user that asks for much leaves a quarter to the others.
+    /// P14: a user with many misses leaves a quarter of the memory to the others.
     #[test]
     fn one_user_does_not_push_out_the_others() {
         let misses = RecentMisses::default();
@@ -140,7 +142,7 @@ mod tests {
         assert_eq!(misses.0.lock().of_users, HashMap::from([(0, MISSES_MAX)]));
     }
 
-    /// P13: however many lookups miss, few of them are remembered.
+    /// P13: however many lookups miss, only a few of them are remembered.
     #[test]
     fn memory_is_bounded() {
         let misses = RecentMisses::default();

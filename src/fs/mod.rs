@@ -1,8 +1,9 @@
 //! What a path means on this node: names, live files, handles and the rules of visibility.
 //!
 //! Owns everything between the kernel's requests and the namespace: which inode a name leads to for
-//! which process, when a written file becomes an entry, and how long the kernel may remember an answer.
-//! Must never wait for the network on a FUSE thread, and must never hold its lock while it uses the disk.
+//! which process, when a written file becomes an entry, and how long the kernel may remember an
+//! answer. Must never wait for the network on a FUSE thread. Must never hold its lock while it uses
+//! the disk.
 //!
 //! Lock order: a live file's publishing lock, the turn of the ledger, the state of this room, the namespace,
 //! the blobs. Calls from the ledger arrive with no lock held.

@@ -1,7 +1,7 @@
 //! Names: which inode a name leads to, and what else is being written under it.
 //!
-//! Owns the inodes, the bindings between names and inodes, and nothing of what a file holds. Must never ask
-//! the namespace or the disk.
+//! Owns the inodes, and the bindings between names and inodes. It knows nothing of the content of
+//! files. Must never read the namespace or the disk.
 
 use std::collections::HashMap;
 
@@ -11,25 +11,26 @@ use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Publishe
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
-/// Numbers from here up are for files that were born on this node while the kernel watched.
+/// Numbers from here up are for files that began on this node.
 const FIRST_LIVE_INO: u64 = 1 << 63;
 
-/// What is known of one name.
+/// What is known about one name.
 #[derive(Debug, Default)]
 struct NameState {
-    /// The inode of what the namespace has under this name, if the kernel knows it.
+    /// The inode of the namespace's entry under this name, if the kernel knows it.
     bound: Option<Ino>,
-    /// The live files under this name, oldest first. One of them may be what is bound.
+    /// The live files under this name, oldest first. One of them may also be the bound inode.
     lives: Vec<LiveId>,
-    /// The inode on which the next writer begins that was told to look again; all that do not empty the file
-    /// get the same, so that they share it.
+    /// The inode for the next writer that looks again and begins a live file. All such writers that
+    /// do not empty the file get the same inode, so that they share it.
     reserved: Option<Ino>,
     /// The kernel was never allowed to remember where this name leads.
     unremembered: bool,
 }
 
 impl NameState {
-    /// Reports whether a slot says nothing. `unremembered` alone keeps no slot: it describes a file.
+    /// Reports whether a slot has no information. `unremembered` alone keeps no slot, because it
+    /// describes a file.
     fn is_empty(&self) -> bool {
         self.bound.is_none() && self.lives.is_empty() && self.reserved.is_none()
     }
@@ -65,12 +66,12 @@ impl Names {
         self.inodes.get_mut(&ino)
     }
 
-    /// Counts the inodes.
+    /// Returns the number of inodes.
     pub(super) fn len(&self) -> usize {
         self.inodes.len()
     }
 
-    /// Adds an inode under a number that no other has.
+    /// Adds an inode under a number that no other inode has.
     pub(super) fn add(&mut self, ino: Ino, node: InodeKind) {
         let old = self.inodes.insert(ino, Inode::new(node));
         debug_assert!(old.is_none(), "inode numbers are never used twice");
@@ -84,7 +85,7 @@ impl Names {
         ino
     }
 
-    /// Reports whether anything is known of a name.
+    /// Reports whether anything is known about a name.
     pub(super) fn knows(&self, spot: &DirEntryKey) -> bool {
         self.slots.contains_key(spot)
     }
@@ -94,7 +95,7 @@ impl Names {
         self.slots.get(spot)?.bound
     }
 
-    /// Reports whether some name is bound to an inode.
+    /// Reports whether any name is bound to an inode.
     pub(super) fn is_bound(&self, ino: Ino) -> bool {
         let places = self.inodes.get(&ino).map_or(&[][..], |inode| &inode.places);
         places.iter().any(|spot| self.bound(spot) == Some(ino))
@@ -105,7 +106,8 @@ impl Names {
         self.slots.get(spot).map_or(&[], |slot| &slot.lives)
     }
 
-    /// Returns the path of a directory's inode; `None` when it, or a directory above it, was removed.
+    /// Returns the path of a directory's inode; `None` if the directory or one above it was
+    /// removed.
     pub(super) fn directory_path(&self, ino: Ino) -> Option<TreePath> {
         let mut parts = Vec::new();
         let mut at = ino;
@@ -122,7 +124,7 @@ impl Names {
         self.directory_path(spot.0)?.join(&spot.1).ok()
     }
 
-    /// Says why a name has no path.
+    /// Returns the error for a name that has no path.
     pub(super) fn why_no_path(&self, spot: &DirEntryKey) -> Errno {
         match self.directory_path(spot.0) {
             None => Errno::ENOENT,
@@ -130,7 +132,7 @@ impl Names {
         }
     }
 
-    /// Returns the name under which the kernel knows a path, if it knows every directory on the way.
+    /// Returns the name for a path, if the kernel knows every directory on the way.
     pub(super) fn spot_of(&self, path: &TreePath) -> Option<DirEntryKey> {
         let (dir, name) = path.split()?;
         let mut at = Ino::ROOT;
@@ -158,21 +160,21 @@ impl Names {
         }
     }
 
-    /// Notes that an answer was not given after all.
+    /// Notes that such an answer was not sent after all.
     pub(super) fn note_untold(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.told = None;
         }
     }
 
-    /// Counts one lookup of an inode that is about to be in an answer to the kernel.
+    /// Counts one lookup of an inode that the next answer to the kernel contains.
     pub(super) fn count_lookup(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups += 1;
         }
     }
 
-    /// Takes back lookups that the kernel forgot.
+    /// Subtracts lookups that the kernel forgot.
     pub(super) fn forget(&mut self, ino: Ino, count: u64) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.lookups = inode.lookups.saturating_sub(count);
@@ -180,7 +182,8 @@ impl Names {
         self.sweep_inode(ino);
     }
 
-    /// Makes a name lead to an inode, and the inode know the name. What it led to is unbound.
+    /// Binds a name to an inode and adds the name to the inode's places. The inode that was bound
+    /// to it before is unbound.
     pub(super) fn bind(&mut self, spot: &DirEntryKey, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
         let old = slot.bound.replace(ino);
@@ -190,7 +193,7 @@ impl Names {
         self.place(ino, spot);
     }
 
-    /// Makes a name lead nowhere; what it led to keeps its content for those that have it open.
+    /// Makes a name lead nowhere. Processes that have the file open keep its content.
     pub(super) fn unbind(&mut self, spot: &DirEntryKey) {
         let old = self.slots.get_mut(spot).and_then(|slot| slot.bound.take());
         if let Some(old) = old {
@@ -199,7 +202,7 @@ impl Names {
         self.sweep_slot(spot);
     }
 
-    /// Unbinds every name of an inode that is bound to it; a live file stays at its name.
+    /// Unbinds every name that is bound to an inode. A live file stays at its name.
     pub(super) fn unbind_all(&mut self, ino: Ino) {
         let places = self.inodes.get(&ino).map_or(Vec::new(), |inode| inode.places.clone());
         for spot in places.iter().filter(|spot| self.bound(spot) == Some(ino)).collect::<Vec<_>>() {
@@ -207,7 +210,7 @@ impl Names {
         }
     }
 
-    /// Lets an inode know a name.
+    /// Adds a name to an inode's places.
     pub(super) fn place(&mut self, ino: Ino, spot: &DirEntryKey) {
         if let Some(inode) = self.inodes.get_mut(&ino)
             && !inode.places.contains(spot)
@@ -216,7 +219,7 @@ impl Names {
         }
     }
 
-    /// Makes an inode forget a name, unless it is that of a live file that stands there.
+    /// Removes a name from an inode's places, unless the inode's live file has that name.
     fn unplace(&mut self, ino: Ino, spot: &DirEntryKey) {
         let live = self.inodes.get(&ino).and_then(Inode::live);
         let stands = live.is_some_and(|id| self.lives(spot).contains(&id));
@@ -236,7 +239,7 @@ impl Names {
     /// Puts a live file under a name.
     pub(super) fn add_live(&mut self, spot: &DirEntryKey, id: LiveId, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
-        // A file that was renamed brings along what the kernel remembers of its old name.
+        // A renamed file brings along what the kernel remembers of its old name.
         slot.unremembered = false;
         if !slot.lives.contains(&id) {
             slot.lives.push(id);
@@ -244,7 +247,8 @@ impl Names {
         self.place(ino, spot);
     }
 
-    /// Takes a live file off a name. Its inode forgets the name unless it is bound there.
+    /// Takes a live file off a name. The name is no longer a place of its inode, unless it is bound
+    /// to the inode.
     pub(super) fn remove_live(&mut self, spot: &DirEntryKey, id: LiveId, ino: Ino) {
         if let Some(slot) = self.slots.get_mut(spot) {
             slot.lives.retain(|other| *other != id);
@@ -255,8 +259,8 @@ impl Names {
         self.sweep_slot(spot);
     }
 
-    /// Moves everything known of a name to another, which must lead nowhere. Returns the live files that went
-    /// along.
+    /// Moves everything that is known about a name to another name, which must lead nowhere.
+    /// Returns the live files that moved along.
     pub(super) fn move_slot(&mut self, from: &DirEntryKey, to: &DirEntryKey) -> Vec<LiveId> {
         let Some(mut slot) = self.slots.remove(from) else { return Vec::new() };
         slot.unremembered = false;
@@ -271,19 +275,20 @@ impl Names {
         lives
     }
 
-    /// Notes that the kernel is not to remember what a name leads to, from its beginning until the file moves.
+    /// Notes that the kernel must not remember what a name leads to, from the file's beginning
+    /// until the file moves.
     pub(super) fn leave_unremembered(&mut self, spot: &DirEntryKey) {
         if let Some(slot) = self.slots.get_mut(spot) {
             slot.unremembered = true;
         }
     }
 
-    /// Reports whether the kernel asks each time where a name leads.
+    /// Reports whether the kernel has to ask for a name each time.
     pub(super) fn is_unremembered(&self, spot: &DirEntryKey) -> bool {
         self.slots.get(spot).is_some_and(|slot| slot.unremembered)
     }
 
-    /// Lets an inode know a name by another.
+    /// Replaces one place of an inode by another.
     pub(super) fn replace_place(&mut self, ino: Ino, from: &DirEntryKey, to: &DirEntryKey) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.places.retain(|place| place != from && place != to);
@@ -291,8 +296,10 @@ impl Names {
         }
     }
 
-    /// Returns the inode that is reserved at a name for threads that begin from this, or reserves a fresh one. All that begin
-    /// at once share one, so that they join; but one that was checked by other rights keeps what it was checked by.
+    /// Returns the inode that is reserved at a name for threads that begin from this version, or
+    /// reserves a new one. All threads that begin at the same time share it, so that they join one
+    /// file. A reserved inode whose rights differ is not shared, because it must keep the rights
+    /// that the kernel has checked.
     pub(super) fn reserve(&mut self, spot: &DirEntryKey, told: Published) -> Ino {
         let known = self.slots.get(spot).and_then(|slot| slot.reserved);
         let is_it = |ino: &Ino| {
@@ -307,7 +314,7 @@ impl Names {
         ino
     }
 
-    /// Makes an inode that is in the answer to one thread only.
+    /// Makes an inode that only one thread gets in an answer.
     pub(super) fn reserve_alone(&mut self, spot: &DirEntryKey, node: InodeKind) -> Ino {
         let ino = self.add_fresh(node);
         if let Some(inode) = self.inodes.get_mut(&ino) {
@@ -316,7 +323,7 @@ impl Names {
         ino
     }
 
-    /// Ends the reservation of an inode: it has become a file.
+    /// Ends the reservation of an inode, which has become a file.
     pub(super) fn end_reservation(&mut self, spot: &DirEntryKey, ino: Ino) {
         if let Some(slot) = self.slots.get_mut(spot)
             && slot.reserved == Some(ino)
@@ -325,14 +332,14 @@ impl Names {
         }
     }
 
-    /// Forgets a slot that says nothing.
+    /// Forgets a slot that has no information.
     fn sweep_slot(&mut self, spot: &DirEntryKey) {
         if self.slots.get(spot).is_some_and(NameState::is_empty) {
             self.slots.remove(spot);
         }
     }
 
-    /// Forgets an inode that neither the kernel nor a handle nor a live file needs.
+    /// Forgets an inode that no handle, no live file and no lookup of the kernel needs.
     pub(super) fn sweep_inode(&mut self, ino: Ino) {
         let Some(inode) = self.inodes.get(&ino) else { return };
         let in_use =

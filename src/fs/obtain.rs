@@ -1,6 +1,7 @@
-//! Bytes of blobs: from this node where it has them, else from the store.
+//! Bytes of blobs: from this node if it has them, else from the store.
 //!
-//! Owns the way from a digest to an open file. Must never wait for the store in a call that returns at once.
+//! Owns the way from a digest to an open file. Must never wait for the store in a call that returns
+//! at once.
 
 use std::sync::Arc;
 
@@ -16,14 +17,15 @@ use crate::error::{Kind, Result};
 use crate::local::OpenBlob;
 
 impl Filesystem {
-    /// Opens a blob that this node has; `None` where it does not.
+    /// Opens a blob that this node has; `None` if it has none.
     pub(super) fn open_here(&self, digest: Digest, size: u64) -> Result<Option<Arc<Source>>> {
         let blobs = &self.0.rooms.blobs;
         if let Some(source) = self.0.recent.find(blobs, &digest, size) {
             return Ok(Some(source));
         }
         let open = match blobs.open_blob(&digest, size) {
-            // A program that opens a file goes before what is kept in case one is opened again.
+            // A program that opens a file has priority over files that are kept open in case they
+            // are opened again.
             Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => {
                 blobs.open_blob(&digest, size)
             }
@@ -36,9 +38,10 @@ impl Filesystem {
         }))
     }
 
-    /// Makes a blob local, within the deadline from the last byte that came, and opens it. Whatever goes wrong is a miss.
+    /// Makes a blob local and opens it. The deadline starts anew with each byte that arrives. Any
+    /// failure is a miss.
     ///
-    /// `asked` is the inode that is to be opened and its caller, for the report of a miss.
+    /// `asked` is the inode to be opened and its caller, for the report of a miss.
     pub(super) async fn obtain(
         &self,
         asked: Option<(Ino, &Caller)>,
@@ -70,8 +73,8 @@ impl Filesystem {
         }
     }
 
-    /// Gives a counted open its blob; another open may have brought one meanwhile, and the kernel wants
-    /// all of an inode's handles on one file.
+    /// Gives a counted open its blob. Another open may have brought a file of it meanwhile, and the
+    /// kernel needs all handles of an inode on one file.
     pub(super) fn opened_blob(
         &self,
         ino: Ino,

@@ -1,8 +1,9 @@
-//! Open: carrying out what was decided.
+//! Open: carries out what was decided.
 //!
-//! A reader gets the published version; where there is none yet it waits for it, within a limit. A writer shares
-//! the live file of a name or begins one. A new version is always another inode than the one the kernel looked
-//! up, and `ESTALE` leads the kernel there, once (see `retry`).
+//! A reader gets the published version. If there is none yet, the reader waits for it, within a
+//! limit. A writer shares the live file of a name or begins one. A new version is always another
+//! inode than the one the kernel looked up, and `ESTALE` leads the kernel there, once (see
+//! `retry`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,32 +26,35 @@ use crate::digest::Digest;
 use crate::error::Kind;
 use crate::namespace::Entry;
 
-/// How long after the last store a reader waits for the end of a file that all have closed and that was stored to through
-/// a mapping: the kernel's word of the last `munmap` comes after that has returned.
+/// How long a reader waits for the end of a file that all have closed and that was stored to
+/// through a mapping, counted from the last store. The RELEASE for the last `munmap` arrives after
+/// `munmap` has returned.
 const MAPPING_ENDS_MAX: Duration = Duration::from_millis(100);
 
-/// What an open comes to next.
+/// The next step of an open.
 pub(super) enum OpenStep {
-    /// It is answered.
+    /// The open is answered.
     Done(Reply<Opened>),
-    /// The blob has to be opened first. The open is counted.
+    /// The blob has to be opened first. The open is counted already.
     Blob {
         digest: Digest,
         size: u64,
-        /// It is not that of the inode.
+        /// The blob is not that of the inode.
         aside: bool,
-        /// How long it took to make.
+        /// How long the entry took to compile.
         took_ms: u32,
     },
     /// A live file has to be begun.
     Begin(Box<BeginBase>),
-    /// It is decided again when this moves, or after a moment of at most this length.
+    /// The open is decided again when this changes, but after this time at the latest.
     Linger(watch::Receiver<()>, Duration),
-    /// It is decided again when this moves, and reads the older version if that is too late.
+    /// The open is decided again when this changes. If that takes too long, it reads the older
+    /// version.
     AwaitNext(watch::Receiver<()>),
-    /// It is decided again when this moves.
+    /// The open is decided again when this changes.
     Wait(watch::Receiver<()>),
-    /// It is decided again when this moves, or when the published bytes of the live file are kept elsewhere.
+    /// The open is decided again when this changes, or when the published bytes of the live file
+    /// are preserved.
     Settle(LiveId, watch::Receiver<()>),
 }
 
@@ -82,7 +86,8 @@ impl Filesystem {
                 let this = self.clone();
                 return Answer::later(async move {
                     this.fetch_members(ino, &wish.caller, lacking).await?;
-                    // Meanwhile the unit may have moved on, or its reader may count as one that has long read nothing.
+                    // Meanwhile the unit may have moved on, or the reader may no longer count as a
+                    // recent one.
                     match this.open_in_edition(ino, &mut wish, kept.retry.as_ref()) {
                         Ok(lacking) => this.fetch_members(ino, &wish.caller, lacking).await?,
                         Err(errno) => return Err(errno),
@@ -119,12 +124,12 @@ impl Filesystem {
         }
     }
 
-    /// Gives up what was kept for a thread that does something else now.
+    /// Gives up the seat of a thread that has made another call instead.
     pub(super) fn give_up_seat(&self, retry: Option<Retry>) {
         drop(OpenKept { fs: self.clone(), retry });
     }
 
-    /// Records a retry if the answer asks for one.
+    /// Records a retry if the answer is `ESTALE`.
     fn told(&self, ino: Ino, wish: &Wish, reply: Reply<Opened>) -> Reply<Opened> {
         if matches!(reply, Err(Errno::ESTALE)) {
             let flags = (wish.flags.write || wish.flags.truncate).then_some(wish.flags);
@@ -133,7 +138,7 @@ impl Filesystem {
         reply
     }
 
-    /// Records that a thread is told to look again at what it has found as `ino`.
+    /// Records that a thread looks again at the name that it has found as `ino`.
     pub(super) fn look_again(&self, caller: &Caller, ino: Ino, wish: Option<OpenFlags>) {
         let now = self.0.rooms.clock.mono();
         let mut state = self.0.state.lock();
@@ -146,7 +151,7 @@ impl Filesystem {
         self.0.begun.notify_one();
     }
 
-    /// Does all that needs no wait.
+    /// Does everything that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> OpenStep {
         match self.step(ino, wish) {
             OpenStep::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
@@ -224,9 +229,10 @@ impl Filesystem {
         Err(Errno::EBUSY)
     }
 
-    /// Waits for the release of a published file, for a moment; then keeps its published bytes elsewhere.
+    /// Waits a moment for the release of a published file. After that, preserves its published
+    /// bytes.
     pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
-        // Only processes that have closed it release it soon.
+        // Only processes that have closed the file will release it soon.
         let soon = self
             .0
             .state
@@ -241,7 +247,8 @@ impl Filesystem {
         crate::task::blocking(move || this.preserve(id)).await;
     }
 
-    /// Waits until something moves; returns how much of `wait` is left then, if it did in time.
+    /// Waits until something changes. Returns how much of `wait` is left then; `None` if nothing
+    /// has changed in time.
     pub(super) async fn wait_for(
         &self,
         moved: &mut watch::Receiver<()>,
@@ -252,7 +259,7 @@ impl Filesystem {
         Some(wait.saturating_sub(self.0.rooms.clock.mono().saturating_sub(begun)))
     }
 
-    /// Decides what the open comes to, and does what needs neither disk nor wait.
+    /// Decides about the open, and does what needs neither the disk nor a wait.
     fn step(&self, ino: Ino, wish: &Wish) -> OpenStep {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
@@ -280,7 +287,8 @@ impl Filesystem {
             },
             OpenPlan::ReadLive => match live.and_then(|id| state.lives.get(id)) {
                 Some(live) => {
-                    // What its own process has published counts, though it is no blob yet.
+                    // A version that the caller's own process has published counts, although it is
+                    // not a blob yet.
                     if let Some(version) = live.version().filter(|version| version.mark.size > 0) {
                         let took_ms = version.published.entry.attrs.took_ms;
                         self.note_served(wish.client, None, took_ms);
@@ -324,7 +332,7 @@ impl Filesystem {
         }
     }
 
-    /// Decides what an open comes to, by all that is known of the inode and its name.
+    /// Decides about an open by everything that is known about the inode and its name.
     pub(super) fn decide(
         &self,
         state: &State,
@@ -346,7 +354,8 @@ impl Filesystem {
             InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => {
                     let is = live_is(live, wish.who, self.0.rooms.clock.mono());
-                    // What was renamed over it has taken its name, though it is not published yet.
+                    // A file that was renamed over it has its name now, although that file is not
+                    // published yet.
                     let lost = !live.renamed && spot.is_some_and(|spot| state.has_successor(spot));
                     Is::Live(LiveIs { named: is.named && !lost, ..is })
                 }
@@ -376,8 +385,8 @@ impl Filesystem {
         let hidden = seen.is_none() && self.hides(state, spot, ino);
         let is_it = |id: &LiveId| state.lives.get(*id).is_some_and(|live| live.ino == ino);
         let walked = wish.tried == Try::Walked;
-        // The kernel has checked this inode. Another one is the caller's to use only if it is the same file, or if the
-        // caller has just walked to the name and the mode allows it.
+        // The kernel has checked this inode. The caller may use another one only if that is the
+        // same file, or if the caller has just walked to the name and the mode allows it.
         let stamp = match inode.map(|inode| &inode.node) {
             Some(InodeKind::Entry(published)) => published.stamp,
             _ => None,
@@ -387,13 +396,15 @@ impl Filesystem {
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
                 let allowed = || self.permits(&wish.caller, &live.attrs, wish.wants()).is_ok();
-                // A thread that can still be led is checked by the kernel when it comes there.
+                // If the thread can still look again, the kernel checks it when it opens what it
+                // finds.
                 is_next(live) || (!wish.is_last() && !reserved) || (walked && allowed())
             })
         };
         let joinable = state.all_joinable(spot, seen.as_ref(), wish.who, wish.flags);
         let joinable = match wish.tried {
-            // A descriptor is of one file, beside which another process may have begun a newer one.
+            // A descriptor belongs to one file, and another process may have begun a newer file
+            // under the name.
             Try::Last => joinable.filter(|id| state.lives.get(*id).is_some_and(is_next)).last(),
             Try::First | Try::Walked => joinable.last().filter(may_join),
         };
@@ -430,7 +441,8 @@ impl Filesystem {
         }
         let source = inode.source.clone();
         match (source, content) {
-            // The blob was cut in the cache directory. The processes that have it open cannot be helped.
+            // The blob was truncated in the cache directory. The processes that have it open cannot
+            // be helped.
             (Some(source), Some((digest, size))) if !has_size(&source, size) => {
                 state.count_open(ino);
                 OpenStep::Blob { digest, size, aside: true, took_ms }
@@ -484,8 +496,8 @@ impl Filesystem {
         ledger.content_left(entry, changed_ms).is_some() && !ledger.hidden(entry)
     }
 
-    /// Returns the error of an open whose bytes cannot be had. Where that makes the entry one that does not exist,
-    /// the kernel looks again and finds nothing, so that no program sees a name that it cannot open.
+    /// Returns the error of an open whose bytes are not available. Where the entry becomes a miss,
+    /// the kernel looks again and finds nothing, so no program sees a name that it cannot open.
     fn miss(&self, ino: Ino, wish: &Wish, errno: Errno) -> Errno {
         if wish.is_last() || errno != Errno::ENOENT {
             return errno;
@@ -505,7 +517,7 @@ fn has_size(source: &Source, size: u64) -> bool {
     source.backing.file().metadata().is_ok_and(|about| about.len() == size)
 }
 
-/// Begins, once the bytes that are copied first are a blob.
+/// Begins from a base. If the bytes to be copied are not a blob yet, waits for that first.
 fn base_at_rest(state: &State, base: BeginBase) -> OpenStep {
     let bound = base.spot.as_ref().and_then(|spot| state.names.bound(spot));
     let live = bound.and_then(|ino| state.names.inode(ino)?.live());
@@ -517,10 +529,10 @@ fn base_at_rest(state: &State, base: BeginBase) -> OpenStep {
     }
 }
 
-/// What a name has beside an inode.
+/// What the name of an inode has beside that inode.
 #[derive(Debug)]
 pub(super) struct NameFound {
-    /// Those of the inode by now, if its name leads to it.
+    /// The present rights of the inode, if its name leads to it.
     rights: Option<AccessRights>,
     bound: bool,
     own: bool,
@@ -529,7 +541,7 @@ pub(super) struct NameFound {
     entry: bool,
 }
 
-/// What an open keeps until it is answered: the seat of a thread that looked again.
+/// What an open holds until it is answered: the seat of a thread that looked again.
 struct OpenKept {
     fs: Filesystem,
     retry: Option<Retry>,

@@ -1,7 +1,7 @@
-//! What is opened on a mount while it is recorded: `hearthfs run --record`.
+//! Records what is opened on a mount: `hearthfs run --record`.
 //!
-//! Owns the recordings. Must never cost an open more than a look at one number while there is none, and never grow beyond
-//! its bounds: a recording that is not asked for ends by itself.
+//! Owns the recordings. Must never cost an open more than the read of one number while there is
+//! none. Must never grow beyond its bounds: a recording without questions ends by itself.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,23 +13,23 @@ use super::filesystem::Filesystem;
 use crate::name::TreePath;
 use crate::namespace::is_edition;
 
-/// Recordings at once.
+/// The most recordings at once.
 const RECORDINGS_MAX: usize = 16;
-/// Paths of one recording that wait to be asked for; of more it is known only how many.
+/// The most paths that one recording keeps until the next question. Further ones are only counted.
 const PATHS_MAX: usize = 100_000;
-/// For how long a question keeps a recording going.
+/// How long one question keeps a recording going.
 const RECORDED_FOR: Duration = Duration::from_secs(30);
-/// The bytes of paths that one answer has, roughly.
+/// The approximate size of the paths in one answer, in bytes.
 const ANSWER_BYTES: usize = 128 << 10;
 
-/// Some of what was opened, in the order of the first opens since the last question.
+/// Some of the files that were opened, in the order of the first opens since the last question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Files.
     pub paths: Vec<TreePath>,
-    /// Opens that could not be kept, because too many waited.
+    /// Opens that were not kept because too many waited already.
     pub lost: u64,
-    /// There is more to ask for.
+    /// Another question returns more.
     pub more: bool,
 }
 
@@ -41,7 +41,7 @@ struct OpenRecording {
     lost: u64,
 }
 
-/// All recordings, by the number that each recording process has drawn.
+/// All recordings, by the random number that each recording process has chosen.
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     count: AtomicUsize,
@@ -49,12 +49,12 @@ pub(super) struct Opens {
 }
 
 impl Opens {
-    /// Reports whether opens are to be noted.
+    /// Reports whether any recording is on.
     pub(super) fn is_on(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Notes a file that was opened. What a process has in a draft is none.
+    /// Notes a file that was opened. A file in a draft does not count.
     pub(super) fn note(&self, path: &TreePath, now: Duration) {
         if is_edition(path) {
             return;
@@ -75,8 +75,9 @@ impl Opens {
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
-    /// Begins the recording of that number, or goes on with it, and tells some of what it has. The `last` question ends it
-    /// when there is no more. `None` when there are too many recordings.
+    /// Begins the recording with this number, or continues it, and returns some of its paths. The
+    /// `last` question ends the recording when nothing is left. Returns `None` when there are too
+    /// many recordings.
     pub(super) fn take(&self, number: u64, last: bool, now: Duration) -> Option<Opened> {
         let mut all = self.all.lock();
         all.retain(|_, recording| recording.until > now);

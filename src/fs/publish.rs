@@ -1,9 +1,10 @@
 //! Publish: the moment a live file becomes the entry on this node.
 //!
-//! It happens in FLUSH of the last writing handle, before `close` returns. The bytes stay in staging until the
-//! last handle is released (see `release`). What can interleave: other handles of the file closing at the same
-//! time (one publishes, under the file's own lock), a rename or unlink (each takes a turn of the ledger, and so
-//! does this), a descriptor that was duplicated and goes on writing (the mark tells).
+//! It happens in FLUSH of the last writing handle, before `close` returns. The bytes stay in
+//! staging until the last handle is released (see `release`). These can interleave with it: other
+//! handles of the file that close at the same time (one of them publishes, under the file's own
+//! lock); a rename or unlink (each takes a turn of the ledger, and so does a publish); writes
+//! through a duplicated descriptor (the mark shows them).
 //!
 //! Keeps P1 whole-or-nothing, P2 killed-writer, P4 local-durable and P14 isolation.
 
@@ -25,23 +26,24 @@ use crate::name::TreePath;
 use crate::namespace::{Check, Entry, EntryKind, Op, Time};
 use crate::sync::Demand;
 
-/// Files up to this size are digested by the thread that serves the `close`; larger ones move to a
+/// Files up to this size are digested by the thread that serves the `close`. Larger files get a
 /// thread of their own, so that other requests go on.
 pub(super) const INLINE_BYTES_MAX: u64 = 8 * 1024 * 1024;
 /// The permission bit that lets a caller write.
 const MAY_WRITE: u32 = 2;
-/// Tries to look at a closed file whose name moves meanwhile.
+/// How many times to examine a closed file whose name moves meanwhile.
 const RENAMES_MAX: u32 = 64;
 
-/// What a flush comes to.
+/// What a flush has to do.
 enum Flush {
     /// Nothing to do.
     Nothing,
-    /// A killed writer's file is gone; the kernel may still believe in its name.
+    /// A killed writer's file is gone. The kernel may still remember its name.
     Lost(Option<DirEntryKey>),
-    /// What a killed writer wrote is gone; what it had closed before is kept.
+    /// What a killed writer wrote is gone. The version that it had closed before is kept.
     Kept(LiveId),
-    /// This file is to be published; `held`: it is empty and was never written; `seen`: how it looked.
+    /// This file is to be published. `held` means that it is empty and was never written; `seen` is
+    /// how it looked.
     Publish { id: LiveId, held: bool, seen: Option<Mark>, durable: bool },
 }
 
@@ -51,15 +53,15 @@ struct Closed {
     lodged: Lodged,
     /// It is empty and was never written.
     held: bool,
-    /// The check that it was put to.
+    /// The check that it has passed or failed.
     checked: Option<Check>,
 }
 
-/// What an announcement comes to.
+/// The result of an announcement.
 enum Announced {
-    /// It is over; says whether something was published.
+    /// It is over. The value says whether something was published.
     Done(bool),
-    /// Its name asks for another check by now.
+    /// The file was renamed, and its new name asks for another check.
     Renamed(Closed),
 }
 
@@ -121,7 +123,8 @@ impl Filesystem {
         bytes == 0 || self.0.rooms.ledger.room().is_open(Demand::Close(bytes))
     }
 
-    /// Waits until a closed file can be published, with no lock held; drops it when that cannot be.
+    /// Waits until a closed file can be published, with no lock held. Drops the file if it cannot
+    /// be published.
     pub(super) async fn wait_to_publish(&self, id: LiveId, bytes: u64) -> Reply<()> {
         if bytes == 0 {
             return Ok(());
@@ -130,9 +133,9 @@ impl Filesystem {
         waited.map_err(|error| self.give_up_file(id, &error))
     }
 
-    /// Drops a closed file that cannot be published; returns what its closer is told.
+    /// Drops a closed file that cannot be published. Returns the error for its closer.
     fn give_up_file(&self, id: LiveId, error: &Error) -> Errno {
-        // What is full says so itself, once; a program can try as often as it likes.
+        // A full disk or backlog logs that itself, once. A program can try as often as it likes.
         if error.kind() == Kind::NoSpace {
             tracing::debug!(error = error.chain(), "a closed file could not be published");
         } else {
@@ -140,7 +143,7 @@ impl Filesystem {
         }
         let name = {
             let mut state = self.0.state.lock();
-            // Others go on with it, and their close tries again.
+            // Others still have it open, and their close tries again.
             let others = state.lives.get(id).is_some_and(|live| live.open > 0);
             if others { None } else { self.lose(&mut state, id) }
         };
@@ -153,7 +156,8 @@ impl Filesystem {
         let Some(id) = file.live.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
         if dying && !opener {
-            // Where the opener has closed it, no process has closed what the killed one wrote since.
+            // If the opener has closed it, no other process has closed what the killed one wrote
+            // since.
             file.torn |= file.closed;
             if let Some(version) = state.lives.get_mut(id).and_then(Live::version_mut) {
                 version.closed_again = true;
@@ -173,12 +177,13 @@ impl Filesystem {
             version.closed_again = true;
         }
         if dying {
-            // The kernel closes what a killed program had open. That is no close, and nothing of it is
-            // published.
+            // The kernel closes what a killed program had open. That does not count as a close, and
+            // nothing of it is published.
             return Ok(self.plan_death(state, id, handle, may_have_written));
         }
         if !closed {
-            // A child gave back what it inherited; the opener still has it.
+            // A child has closed a descriptor that it inherited. The opener still has the file
+            // open.
             return Ok(Flush::Nothing);
         }
         live.closed_once = true;
@@ -191,9 +196,9 @@ impl Filesystem {
         Ok(flush_of(id, live))
     }
 
-    /// Decides what the death of a writer comes to. What it wrote is lost; if it wrote nothing, each other process that
-    /// has the file open goes on, and what was closed before stands. Where another process has written the
-    /// same file beside it, the file is that one's as well, and goes on.
+    /// Decides what follows from the death of a writer. What it wrote is lost. If it wrote nothing,
+    /// the other processes that have the file open go on, and a closed version stays. If another
+    /// process has written to the same file, the file belongs to that process as well, and goes on.
     fn plan_death(
         &self,
         state: &mut State,
@@ -206,7 +211,7 @@ impl Filesystem {
         if live.settling || live.is_dropped() {
             return Flush::Nothing;
         }
-        // Emptying a version that had content is writing too, though it leaves no bytes.
+        // Emptying a version that had content is a write too, although it leaves no bytes.
         let now = Mark::of(live.file()).ok();
         let closed = live.closed.is_some() && now == live.closed;
         let wrote = !closed && (live.wrote() || (live.empties && live.version().is_none()));
@@ -227,12 +232,13 @@ impl Filesystem {
         match (live.closed_once, live.fresh) {
             (true, _) => flush_of(id, live),
             (false, true) => Flush::Lost(self.lose(state, id)),
-            // Attributes may have been set on it beside what its name has by now: no close has published that.
+            // Attributes may have been set on it while its name has another version by now. No
+            // close has published them.
             (false, false) => Flush::Nothing,
         }
     }
 
-    /// Drops what will never be an entry, and says so.
+    /// Drops a file that will never be an entry, and counts it.
     pub(super) fn lose(&self, state: &mut State, id: LiveId) -> Option<DirEntryKey> {
         self.0.rooms.metrics.dropped_generations.add(1);
         let name = state.drop_live(id)?;
@@ -242,9 +248,9 @@ impl Filesystem {
         Some(name)
     }
 
-    /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `seen` is how its file looked a
-    /// moment ago, if it was looked at. Nothing happens if it was opened for writing meanwhile: then
-    /// that one's close is the last.
+    /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `seen` is how its
+    /// file looked a moment ago, if it was examined. Does nothing if the file was opened for
+    /// writing meanwhile, because that open will have the last close.
     pub(super) fn publish(
         &self,
         id: LiveId,
@@ -269,7 +275,7 @@ impl Filesystem {
             live.settling = true;
             (Arc::clone(&live.source), live.synced, now.size)
         };
-        // Before all of it is read: a file of holes may have any size.
+        // Checked before all of it is read: a sparse file may have any size.
         let done = if size == 0 || self.0.rooms.ledger.room().admits(size) {
             self.digest_and_announce(id, caller, held, seen, &source, synced)
         } else {
@@ -335,9 +341,10 @@ impl Filesystem {
         Err(Error::new(Kind::Busy, "a closed file is renamed all the time"))
     }
 
-    /// Makes the digested bytes the entry: journal, namespace, and the inode that all processes find. Does nothing
-    /// when there is nothing to announce: no name any more, no right to replace what has come there, or the
-    /// same bytes and attributes as before.
+    /// Makes the digested bytes the entry: journal, namespace, and the inode that all processes
+    /// find. Does nothing if there is nothing to announce: the file has no name any more, the
+    /// writer may not replace what its name has got meanwhile, or bytes and attributes are the same
+    /// as before.
     fn announce(
         &self,
         id: LiveId,
@@ -345,7 +352,7 @@ impl Filesystem {
         closed: Closed,
     ) -> Result<Announced, Error> {
         let ledger = &self.0.rooms.ledger;
-        // Asks the system, so before the lock is taken.
+        // This asks the system, so it comes before the lock.
         let who = caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
         let turn = ledger.begin();
         let (spot, entry, names, reappears, made) = {
@@ -353,7 +360,7 @@ impl Filesystem {
             let Some(live) = state.lives.get(id).filter(|live| !live.is_dropped()) else {
                 return Ok(Announced::Done(false));
             };
-            // Perhaps it was unlinked while it was digested: then these bytes will never be asked for.
+            // It may have been unlinked during the digest. These bytes will never be used then.
             let Some((spot, path)) = place_of(&state, live) else {
                 return Ok(Announced::Done(false));
             };
@@ -365,11 +372,11 @@ impl Filesystem {
             let there = seen.as_ref().map(|seen| &seen.entry);
             let made = self.made_at(|| who, &path, there, &mut entry);
             if !self.may_replace(live, &path, seen.as_ref(), caller) {
-                // It goes on with a file of its own.
+                // The live file goes on without a name.
                 state.unplace_live(id);
                 return Ok(Announced::Done(false));
             }
-            // The kernel may remember that there was nothing.
+            // The kernel may remember that the name does not exist.
             let reappears = seen.is_none() && live.base.is_some();
             let names = self.names_with(&path, &entry);
             (spot, entry, names, reappears, made)
@@ -427,15 +434,16 @@ impl Filesystem {
         let further = bind_all(state, ino, &spot, &names, &entry);
         drop(guard);
         if replaces || unknown || reappears || !further.is_empty() {
-            // The kernel was never led to this inode by these names, or it was led to another one before the new
-            // version was begun. It must look before the close returns.
+            // The kernel never learned of this inode under these names, or it knew another inode
+            // before the new version was begun. It must look again before the close returns.
             self.doubt(further.into_iter().chain([spot]));
         }
         Ok(Announced::Done(true))
     }
 
-    /// Reports whether a writer may replace what its name has now: nothing, what it began from or was renamed over, or a
-    /// file that it could write to if it asked now. Where the first version stays, the last does not count.
+    /// Reports whether a writer may replace what its name has now. It may if that is nothing, the
+    /// version that it began from or was renamed over, or a file that it could write to if it
+    /// opened that now. The last case does not apply where the first version stays.
     fn may_replace(
         &self,
         live: &Live,
@@ -444,7 +452,8 @@ impl Filesystem {
         caller: Option<&Caller>,
     ) -> bool {
         let Some(seen) = seen else { return true };
-        // A directory that exists only for what lies in it has no stamp, like the base of what began from nothing.
+        // An implied directory has no stamp, and neither has the base of a file that began from
+        // nothing.
         if seen.entry.is_directory() {
             return false;
         }
@@ -454,7 +463,7 @@ impl Filesystem {
         if seen.entry.content().is_none() || self.keeps_first(path, seen) {
             return false;
         }
-        // Its thread may be another's by now.
+        // The number of its thread may belong to another thread by now.
         let writer = Caller { tid: 0, ..live.writer };
         self.permits(caller.unwrap_or(&writer), &seen.entry.attrs, MAY_WRITE).is_ok()
     }
@@ -476,7 +485,7 @@ fn bytes_of(seen: Option<Mark>) -> u64 {
 }
 
 fn flush_of(id: LiveId, live: &Live) -> Flush {
-    // One look at the file: each costs a system call on the way of every close.
+    // The file is examined only once: each `fstat` is a system call in every close.
     let seen = Mark::of(live.file()).ok();
     if !live.is_pending(seen) {
         return Flush::Nothing;
@@ -507,7 +516,8 @@ fn entry_of(live: &Live, digested: &Digested) -> Entry {
     }
 }
 
-/// Makes the names lead to the new version. Returns the further ones that the kernel may know otherwise.
+/// Makes the names lead to the new version. Returns the names other than `spot` that the kernel may
+/// remember otherwise.
 fn bind_all(
     state: &mut State,
     ino: hearthfs_mount::Ino,

@@ -1,8 +1,8 @@
-//! Files of blobs that were opened lately, still registered with the kernel.
+//! Files of blobs that were opened lately and are still registered with the kernel.
 //!
-//! Owns these files between two opens: opening, registering, unregistering and closing a blob cost more than all
-//! else that an open of a small file does. Must never serve a file whose seal is broken, and must never keep
-//! more of the tier from eviction, or more descriptors, than its limits.
+//! Owns these files between two opens: to open, register, unregister and close a blob costs more
+//! than everything else in the open of a small file. Must never serve a file whose seal is broken.
+//! Must never keep more of the tier from eviction, or more descriptors, than its limits.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::local::Blobs;
 
 /// The most files that are kept.
 const FILES_MAX: u64 = 256;
-/// The part of all descriptors that they may take.
+/// One descriptor in this many may be taken by kept files.
 const DESCRIPTORS_PART: u64 = 16;
-/// The part of the tier that they may keep from eviction.
+/// One byte of the tier in this many may be kept from eviction by kept files.
 const TIER_PART: u64 = 16;
-/// A larger file takes so long to read that opening it makes no difference.
+/// Larger files are not kept: reading them takes so long that the open makes no difference.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Files that were opened lately.
@@ -37,7 +37,8 @@ struct KeptOpen {
 }
 
 impl Recent {
-    /// Makes an empty one for a tier of `tier_bytes` and a process that may have `descriptors` open.
+    /// Makes an empty table for a tier of `tier_bytes` and a process that may have `descriptors`
+    /// open.
     pub(super) fn new(tier_bytes: u64, descriptors: u64) -> Self {
         let most = (descriptors / DESCRIPTORS_PART).clamp(1, FILES_MAX);
         let most = usize::try_from(most).ok().and_then(NonZeroUsize::new);
@@ -45,8 +46,8 @@ impl Recent {
         Self { kept: Mutex::new(KeptOpen { files, bytes: 0 }), bytes_max: tier_bytes / TIER_PART }
     }
 
-    /// Returns the file of a blob if it was opened lately and still looks as it did when its digest was last
-    /// known to be right.
+    /// Returns the file of a blob if it was opened lately and still looks the same as when its
+    /// digest was last known to be right.
     pub(super) fn find(&self, blobs: &Blobs, digest: &Digest, size: u64) -> Option<Arc<Source>> {
         let source = Arc::clone(&self.kept.lock().files.get(digest)?.0);
         if blobs.is_whole(digest, size, source.backing.file()) {
@@ -62,7 +63,7 @@ impl Recent {
         if size == 0 || size > FILE_BYTES_MAX.min(self.bytes_max) {
             return;
         }
-        // They are closed after the lock is free.
+        // These files are closed after the lock is released.
         let mut pushed_out = Vec::new();
         let mut kept = self.kept.lock();
         pushed_out.extend(kept.remove(&digest));
@@ -76,7 +77,7 @@ impl Recent {
         drop(kept);
     }
 
-    /// Lets go of all files; returns whether there were any.
+    /// Closes all kept files. Returns whether there were any.
     pub(super) fn clear(&self) -> bool {
         let all: Vec<_> = {
             let mut kept = self.kept.lock();

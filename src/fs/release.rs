@@ -1,7 +1,8 @@
-//! Release: the end of a live file, and keeping what it has published while it goes on.
+//! Release: the end of a live file, and preserving its published bytes while it goes on.
 //!
-//! Owns the step by which bytes become a blob. It is taken when no handle can write any more: then the staging
-//! file is renamed. While one still can, a copy becomes the blob, and the file stays its writer's.
+//! Owns the step by which bytes become a blob. When no handle can write any more, the staging file
+//! is renamed. While a handle can still write, a copy becomes the blob, and the file stays with its
+//! writer.
 //!
 //! Keeps P3 stable-open.
 
@@ -27,7 +28,7 @@ struct PublishedBytes {
     size: u64,
     kept: Option<Kept>,
     source: Arc<Source>,
-    /// They have to survive a power loss.
+    /// They must survive a power loss.
     synced: bool,
 }
 
@@ -68,8 +69,8 @@ impl Filesystem {
         last
     }
 
-    /// Ends a live file for which no thread came. A large one is left to [`Filesystem::look_after`]: the caller may have
-    /// to answer others.
+    /// Ends a live file whose expected thread never came. A large file is left to
+    /// [`Filesystem::look_after`], because the caller may have to answer others.
     pub(super) fn finish_soon(&self, id: LiveId) {
         let Some(last) = self.plan_end(id) else { return };
         if last.bytes <= INLINE_BYTES_MAX {
@@ -79,14 +80,14 @@ impl Filesystem {
         self.0.begun.notify_one();
     }
 
-    /// Does the same on the calling thread, whatever the size.
+    /// Does the same as [`Filesystem::finish_soon`] on the calling thread, whatever the size.
     pub(super) fn finish_here(&self, id: LiveId) {
         if let Some(last) = self.plan_end(id) {
             self.finish_quietly(&last);
         }
     }
 
-    /// Ends the large files for which no thread came.
+    /// Ends the large files that [`Filesystem::finish_soon`] has left.
     pub(super) async fn finish_ending(&self) {
         let ending = std::mem::take(&mut self.0.state.lock().ending);
         for last in ending {
@@ -107,7 +108,7 @@ impl Filesystem {
         }
     }
 
-    /// Ends a live file whose last writing handle is gone for good.
+    /// Ends a live file whose last writing handle is released.
     fn finish(&self, last: &Last) -> Reply<()> {
         let id = last.id;
         let done = if last.late { self.publish(id, None, false, None) } else { Ok(()) };
@@ -142,8 +143,8 @@ impl Filesystem {
         done
     }
 
-    /// Makes the published bytes of a live file a blob, by its own file where no process can write to that.
-    /// Returns false where a writer is on its way.
+    /// Makes the published bytes of a live file a blob. Uses the staging file itself if no process
+    /// can write to that. Returns false if a writer is on its way.
     fn settle(&self, id: LiveId) -> Result<bool, Error> {
         let lock = self.0.state.lock().lives.get(id).map(|live| Arc::clone(&live.publishing));
         let Some(lock) = lock else { return Ok(true) };
@@ -156,7 +157,7 @@ impl Filesystem {
             let Some(live) = state.lives.get_mut(id) else { return Ok(true) };
             let synced = live.synced;
             let (mapped, source) = (live.mapped, Arc::clone(&live.source));
-            // What lost its name is not published.
+            // A file that lost its name is not published.
             let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
             else {
                 return Ok(true);
@@ -169,7 +170,8 @@ impl Filesystem {
             (PublishedBytes { digest, size, kept, source, synced }, staged, doubted)
         };
         let file = bytes.source.backing.file();
-        // The descriptor that published was not the last to be closed: others may have written since.
+        // The descriptor that published was not the last one to be closed, so others may have
+        // written since.
         let whole = || hash_file(file, bytes.size).map_err(|e| Error::io("read a closed file", e));
         let changed = doubted && whole()? != bytes.digest;
         match staged.filter(|_| !changed) {
@@ -185,8 +187,8 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// Keeps the published bytes of a live file as a blob while the file goes on: its name leads other processes to
-    /// these. Blocks; nothing happens where there is nothing to keep.
+    /// Preserves the published bytes of a live file as a blob while the file goes on. Its name
+    /// leads other processes to the blob. Blocks; does nothing if there is nothing to preserve.
     pub(super) fn preserve(&self, id: LiveId) {
         let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
         else {
@@ -219,7 +221,8 @@ impl Filesystem {
             state.names.unbind_all(ino);
             spot
         };
-        // An open by what the kernel remembers is led on; only `stat` may show what the writer does meanwhile.
+        // Until the kernel looks again, an open through the inode that it remembers is led to the
+        // version. Only `stat` may show what the writer does meanwhile.
         self.doubt(spot);
     }
 
@@ -253,10 +256,12 @@ fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
     let written = live.has_written(seen);
     let wrote = written && seen.is_none_or(|seen| seen.size > 0 || live.version().is_some());
     let late = !ends && closed && wrote;
-    // Written, and torn down without any close that we could see: not a close.
+    // It was written to and released without a close that the daemon could see. That does not count
+    // as a close.
     let unseen = !closed && !live.closed_once;
     let torn = !ends && unseen && live.version().is_none() && (live.fresh || written);
-    // An open for writing that comes now begins from what is about to be made of it.
+    // An open for writing that comes now begins from the blob or version that the file is about to
+    // become.
     live.settling = !ends;
     if let Some(version) = live.version_mut() {
         version.hold = None;

@@ -51,8 +51,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Checks the sticky bit of a directory once more where the kernel has checked it for another version than the
-    /// one that is there.
+    /// Checks the sticky bit of a directory once more where the kernel has checked it for another
+    /// version than the current one.
     pub(super) fn may_remove(
         &self,
         state: &State,
@@ -81,7 +81,8 @@ impl Filesystem {
         }
     }
 
-    /// Lets what is being written under a name that has just gone go on under another name of the file.
+    /// Moves live files under a removed name to another name of the same file, so that they go on
+    /// there.
     pub(super) fn keep_linked(&self, state: &mut State, spot: &DirEntryKey) {
         for id in state.names.lives(spot).to_vec() {
             let group = state.lives.get(id).and_then(|live| live.link);
@@ -95,8 +96,8 @@ impl Filesystem {
         }
     }
 
-    /// Returns the changes by which the further names of a file show that it lost one: POSIX moves its
-    /// `ctime`.
+    /// Returns the changes that record on the other names of a file that it has lost one: POSIX
+    /// updates its `ctime`.
     pub(super) fn ops_on_further_names(
         &self,
         path: &TreePath,
@@ -139,7 +140,7 @@ impl Filesystem {
         let mut state = self.0.state.lock();
         drop(written.apply());
         state.retire(&spot);
-        // Of a file that another node has removed before.
+        // The locks of a file under this name that another node has removed before.
         state.locks.unlink(&spot);
         let inside = with_editions.map(|path| Self::editions_inside(&state, &path));
         drop(state);
@@ -149,8 +150,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns the changes that remove a directory, if it lists nothing. Entries that are hidden because
-    /// their bytes are lost, or past their age, go with it.
+    /// Returns the changes that remove a directory, if its listing is empty. Entries that are
+    /// hidden, because their bytes are lost or past their age, are removed with it.
     pub(super) fn ops_to_remove_directory(
         &self,
         state: &State,

@@ -23,19 +23,19 @@ use crate::namespace::{Entry, Op};
 use crate::stamp::Stamp;
 use crate::sync::{RECORD_CHANGES_MAX, Turn};
 
-/// The most entries that one rename moves: each is a removal and a put of one record.
+/// The most entries that one rename moves: each of them is a removal and a put in the same record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
 
-/// How often to check a file that is replaced meanwhile.
+/// How many times to check a file that is replaced meanwhile.
 const EXAMINED_MAX: u32 = 64;
 
-/// What stands under one name of a rename.
+/// One side of a rename: a name and what it has.
 struct RenameSide {
     spot: DirEntryKey,
     path: TreePath,
     /// What is published there.
     seen: Option<Seen>,
-    /// Something unpublished stands there.
+    /// Whether a file that is not published is there.
     private: bool,
 }
 
@@ -51,15 +51,15 @@ impl RenameSide {
 
 /// How the names move once the changes are in the journal.
 enum Move {
-    /// None moves.
+    /// No name moves.
     Nothing,
-    /// Only what is being written moves: nothing is published under the old name.
+    /// Only live files move: nothing is published under the old name.
     Private,
-    /// One name takes the place of the other.
+    /// The file of one name replaces that of the other.
     Replace,
-    /// What moves is gone: the other name keeps what it has.
+    /// The file that moves is dropped: the other name keeps its version.
     GiveWay,
-    /// Each takes the place of the other.
+    /// The files of the two names change places.
     Exchange,
 }
 
@@ -88,20 +88,21 @@ impl Filesystem {
         let moves = matches!(how, Move::Replace);
         let entries =
             if moves { self.made_by_rename(caller, &from, &to, &mut ops) } else { Vec::new() };
-        // Other processes go on finding the version that stays, and the kernel takes the one that moved for it.
+        // Other processes still find the version that stays, but the kernel takes the moved one for
+        // it.
         let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
         let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
         self.note_made(entries);
         self.doubt(divided);
-        // What is still being written is published by its close.
+        // A file that is still being written is published by its close.
         if matches!(how, Move::Replace | Move::Exchange) {
             self.note_published(&made, Some(caller))?;
         }
         Ok(())
     }
 
-    /// Finds the entries of clients that a rename makes, and sets how long they took.
+    /// Finds the clients' entries that a rename makes, and sets how long they took.
     fn made_by_rename(
         &self,
         caller: &Caller,
@@ -121,7 +122,8 @@ impl Filesystem {
         made.collect()
     }
 
-    /// Takes the turn for a rename that is allowed, once it is known whether the files that move are complete.
+    /// Takes the turn for a rename that is allowed. Before that, checks whether the files that move
+    /// are complete.
     fn examined_rename(
         &self,
         caller: &Caller,
@@ -139,7 +141,8 @@ impl Filesystem {
             let turn = self.0.rooms.ledger.begin();
             let renaming = self.checked_rename(caller, from.clone(), to.clone(), mode)?;
             if let Some(id) = self.written_on(&renaming) {
-                // Not within the turn: a publish waits for it that may hold the file.
+                // This must not happen within the turn, because a publish that waits for the turn
+                // may hold the file's lock.
                 drop(turn);
                 self.preserve(id);
                 continue;
@@ -154,8 +157,9 @@ impl Filesystem {
         Err(Errno::EBUSY)
     }
 
-    /// Returns the closed file that a rename is to replace, though others find it until that is published, where a process may
-    /// still write to it: what that process writes from now on has no name, so the closed bytes must be kept elsewhere first.
+    /// Returns the closed file that an unpublished file is about to be renamed over, if a process
+    /// may still write to the closed one. Other processes find that one until the unpublished file
+    /// is published. Later writes to it have no name, so its closed bytes must be preserved first.
     fn written_on(&self, renaming: &Renaming) -> Option<LiveId> {
         if !matches!(renaming.how, Move::Private) {
             return None;
@@ -166,8 +170,8 @@ impl Filesystem {
         (live.version().is_some() && live.writers > 0).then_some(id)
     }
 
-    /// Settles the drafts in directories that a rename moves or replaces, if it is allowed at all: all of a directory
-    /// moves as it is published.
+    /// Settles the drafts in directories that a rename moves or replaces, if the rename is allowed
+    /// at all: a directory moves as it is published.
     fn settle_directories(
         &self,
         caller: &Caller,
@@ -196,7 +200,7 @@ impl Filesystem {
         self.0.rooms.ledger.read(|fold| fold.is_directory(path))
     }
 
-    /// Checks a rename by what is there now.
+    /// Checks a rename against the present state.
     fn checked_rename(
         &self,
         caller: &Caller,
@@ -212,7 +216,7 @@ impl Filesystem {
         Ok(Renaming { from, to, how, ops })
     }
 
-    /// Returns where the two names of a rename lead its caller.
+    /// Returns the names that the two names of a rename lead the caller to.
     fn routed_sides(
         &self,
         caller: &Caller,
@@ -228,7 +232,8 @@ impl Filesystem {
         let take = if mode == RenameMode::Exchange { Purpose::Make } else { Purpose::Take };
         let to = self.routed(caller, to, Purpose::Make)?;
         let from = self.routed(caller, from, take)?;
-        // The kernel takes what it remembers of the old name for the new one, and this leads only its writer here.
+        // The kernel moves what it remembers of the old name to the new one. Here that is right for
+        // the writer only.
         let doubted = to != there && !self.0.state.lock().names.is_unremembered(&from);
         self.doubt(doubted.then_some(there));
         Ok((from, to))
@@ -241,7 +246,7 @@ impl Filesystem {
         Ok(RenameSide { spot, path, seen, private })
     }
 
-    /// Checks a rename, and returns what it comes to.
+    /// Checks a rename, and returns what it has to do.
     fn plan_rename(
         &self,
         state: &State,
@@ -266,7 +271,7 @@ impl Filesystem {
         match mode {
             RenameMode::NoReplace if to.is_there() => Err(Errno::EEXIST),
             RenameMode::Exchange if !to.is_there() => Err(Errno::ENOENT),
-            // There is no version to put on the other side yet.
+            // No version exists yet that could go to the other name.
             RenameMode::Exchange if from.seen.is_none() || to.seen.is_none() => Err(Errno::EBUSY),
             RenameMode::Exchange => Ok((Move::Exchange, self.ops_to_exchange(from, to)?)),
             _ if from.path == to.path || is_same_file(state, from, to) => {
@@ -290,13 +295,13 @@ impl Filesystem {
                 (true, true) => ops = self.ops_to_remove_directory(state, &to.spot, &to.path)?,
                 (false, false) => {}
             }
-            // The put below takes the place of this removal.
+            // The put below replaces this removal.
             ops.retain(|(path, _)| *path != to.path);
         } else {
             ops = self.ops_to_clear(&to.path);
         }
-        // A file that is still being written takes its name along, but what is published under the new
-        // name stays until there is something to take its place.
+        // A file that is still being written takes its name along. What is published under the new
+        // name stays until the file is published.
         if from.seen.is_none() {
             return Ok((Move::Private, Vec::new()));
         }
@@ -316,8 +321,8 @@ impl Filesystem {
         Ok((Move::Replace, ops))
     }
 
-    /// Reports whether a file that moves to a name was begun before what that has came, and the name keeps its first
-    /// version.
+    /// Reports whether the moving file was begun before the version at its new name arrived, and
+    /// that name keeps its first version.
     fn comes_too_late(&self, to: &TreePath, moving: &Seen, there: &Seen) -> bool {
         let files = moving.entry.content().is_some() && there.entry.content().is_some();
         let (Some(put), Some(other)) = (there.stamp, moving.stamp) else { return false };
@@ -378,8 +383,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns, for each path that is put and to which a live file moves, the stamp of what moves there. Called before
-    /// anything has moved.
+    /// Returns the stamp of the version that moves to each path of a put, if a live file moves
+    /// there. Must be called before anything has moved.
     fn stamps_before(
         &self,
         state: &State,
@@ -404,7 +409,7 @@ impl Filesystem {
         })
     }
 
-    /// Keeps in mind when a file was begun that has moved.
+    /// Notes for a moved file when it was begun.
     fn note_moved(&self, from: &RenameSide, to: &RenameSide, paths: &[TreePath], stamps: &[Stamp]) {
         let before = from.seen.as_ref().and_then(|seen| seen.stamp);
         let put = paths.iter().zip(stamps).find(|(path, _)| **path == to.path);
@@ -417,27 +422,30 @@ impl Filesystem {
     fn move_private(&self, state: &mut State, from: &RenameSide, to: &RenameSide) {
         let keeps = self.is_write_once(&to.path);
         self.keep_linked(state, &to.spot);
-        // What is published under the new name stays bound there.
+        // The published version of the new name stays bound there.
         for id in state.names.lives(&to.spot).to_vec() {
             if state.is_unpublished(id, &to.spot) {
                 state.unplace_live(id);
             }
         }
         for id in state.names.lives(&from.spot).to_vec() {
-            // What was closed under the name and removed by another node is not the file that moves.
+            // A file that was closed under the name and removed by another node is not the file
+            // that moves.
             if !state.lives.get(id).is_some_and(Live::makes_a_name) {
                 state.unplace_live(id);
                 continue;
             }
             state.move_live(id, &to.spot);
             if let Some(live) = state.lives.get_mut(id) {
-                // A writer that began from nothing and has written nothing still makes no file.
+                // A writer that began from nothing and has written nothing does not create a file
+                // by this move.
                 live.fresh |= live.began.is_some() || live.clean.size > 0;
-                // It replaces what is published there, and is another file.
+                // It replaces the version that is published there, and is another file.
                 live.began = None;
                 let there = to.seen.as_ref().and_then(|seen| seen.stamp);
                 let late = |put: &Stamp| keeps && self.0.beginnings.came_after(*put, live.begun);
-                // What comes too late does not replace it, unless that has gone by then.
+                // If it was begun too early, it does not replace that version. It can only take the
+                // name if that version is gone by then.
                 live.base = there.filter(|put| !late(put));
                 live.renamed = live.base.is_some();
             }
@@ -448,7 +456,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns the changes that move what is published under a path, with everything below it.
+    /// Returns the changes that move what is published under a path, and everything below it.
     fn ops_to_move(&self, from: &TreePath, to: &TreePath) -> Reply<Vec<(TreePath, Op)>> {
         let ledger = &self.0.rooms.ledger;
         let moving: Vec<(TreePath, Option<Entry>)> = ledger.read(|fold| {
@@ -462,7 +470,7 @@ impl Filesystem {
                 seen_in(fold, from).map(|seen| (from.clone(), Some(as_shown(from, seen.entry))));
             let below = fold.below(from).filter_map(|(path, register)| {
                 let entry = register.entry.clone()?;
-                // What is past its age stays behind, and goes.
+                // An entry past its age does not move; it is removed.
                 let changed_ms = Some(register.changed_ms());
                 let left = ledger.living_left(fold, &path, &entry, changed_ms);
                 let entry = left.map(|_| as_shown(&path, entry));
@@ -485,7 +493,8 @@ impl Filesystem {
     }
 }
 
-/// Leaves out what a put of the same path takes the place of: a path that both sides touch ends as the put says.
+/// Drops the other changes of each path that also gets a put: where both sides change a path, the
+/// put decides.
 fn puts_prevail(ops: &mut Vec<(TreePath, Op)>) {
     let is_put = |op: &Op| matches!(op, Op::Put(_));
     let puts: HashSet<TreePath> =
@@ -493,8 +502,9 @@ fn puts_prevail(ops: &mut Vec<(TreePath, Op)>) {
     ops.retain(|(path, op)| is_put(op) || !puts.contains(path));
 }
 
-/// Puts directories after what moves into them and out of them, the deepest first. A directory that moves keeps its
-/// time, and a change of its content with a later stamp would be shown instead.
+/// Orders directories after the entries that move into them and out of them, the deepest first. A
+/// directory that moves keeps its time, and a later stamp of a change in it would replace that
+/// time.
 fn directories_last(ops: &mut [(TreePath, Op)]) {
     let is_directory = |op: &Op| matches!(op, Op::Put(entry) if entry.is_directory());
     ops.sort_by(|(one, one_op), (other, other_op)| {
@@ -503,7 +513,7 @@ fn directories_last(ops: &mut [(TreePath, Op)]) {
     });
 }
 
-/// Lets the inodes that moved be the versions that were put under their new paths.
+/// Updates the moved inodes to the versions that were put under their new paths.
 fn renew_moved(
     state: &mut State,
     paths: Vec<TreePath>,
@@ -522,7 +532,8 @@ fn renew_moved(
         let Some(spot) = state.names.spot_of(&path) else { continue };
         for id in state.names.lives(&spot).to_vec() {
             if let Some(live) = state.lives.get_mut(id) {
-                // One that was begun from an older version than the one that moves, perhaps of another user, stays so.
+                // A live file that began from an older version than the one that moves, perhaps of
+                // another user, is left alone.
                 if before.is_some() && live.began == before {
                     live.began = published.stamp;
                 }
@@ -535,13 +546,14 @@ fn renew_moved(
     }
 }
 
-/// Returns the error of a move that was not written. What is too large for one record cannot move in one step:
-/// `EXDEV` makes programs such as `mv` copy it and remove the original, as between two file systems.
+/// Returns the error of a move that was not written. A move that is too large for one record cannot
+/// be one step. `EXDEV` makes programs such as `mv` copy the files and remove the originals, as
+/// between two file systems.
 fn too_large(error: &Error) -> Errno {
     if error.kind() == Kind::Invalid { Errno::EXDEV } else { super::errno::promised(error) }
 }
 
-/// Reports whether two names are of one file: POSIX wants nothing done then.
+/// Reports whether two names belong to one file. POSIX requires that the rename does nothing then.
 fn is_same_file(state: &State, from: &RenameSide, to: &RenameSide) -> bool {
     let link = |side: &RenameSide| side.seen.as_ref().and_then(|seen| seen.entry.link);
     let bound = |side: &RenameSide| state.names.bound(&side.spot);

@@ -1,10 +1,10 @@
-//! Retries: threads that were answered `ESTALE`, look the name up once more, and open what they then find.
+//! Retries: threads that got `ESTALE`, look the name up once more, and open what they find then.
 //!
-//! The kernel looks again only once: a second `ESTALE` in a row would reach the program. So a retry is recorded
-//! with what the thread wants, its lookup finds what that open can use, and the open is answered by what is
-//! there. Owns these records. A retry may end at a lookup that finds nothing, or at a permission check of the
-//! kernel's, of which the daemon is not told: no record is kept for more than [`RETRY_TIME`], and none may be taken for
-//! that of another call.
+//! The kernel looks again only once: a second `ESTALE` in a row would reach the program. So a retry
+//! is recorded with what the thread wants, its lookup finds what that open can use, and the open is
+//! answered with what is there. Owns these records. A retry may end without a call to the daemon:
+//! at a lookup that finds nothing, or at a permission check of the kernel. So no record is kept for
+//! more than [`RETRY_TIME`], and none may be used for another call.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,58 +14,62 @@ use hearthfs_mount::{Caller, Ino, OpenFlags};
 use super::inode::DirEntryKey;
 use super::shares::Shares;
 
-/// How long a retry stays recorded. The kernel retries at once; the slack covers waits for the store or a
-/// publish.
+/// How long a retry stays recorded. The kernel retries at once; the rest is for waits for the store
+/// or a publish.
 pub(super) const RETRY_TIME: Duration = Duration::from_secs(15);
-/// How long it stays so at names that are not those of what it opened: a rename may have come in between.
+/// How long a retry is valid at names that did not lead to the opened inode: a rename may have come
+/// in between.
 const STRAY_TIME: Duration = Duration::from_millis(100);
-/// How long it stays so after a lookup that found nothing: where the kernel remembers the name it looks twice, and an
-/// `O_CREAT` goes on to make the name. Anything later is another call.
+/// How long a retry stays recorded after a lookup that found nothing. Where the kernel remembers
+/// the name it looks twice, and an `O_CREAT` goes on to make the name. A later call is a different
+/// one.
 const MISSED_TIME: Duration = Duration::from_secs(1);
-/// How many are recorded, three quarters of them for one user. Beyond that no thread is told to look again.
+/// How many retries are recorded, three quarters of them for one user. Beyond that no thread is
+/// made to look again.
 const RETRIES_MAX: u64 = 4096;
 
-/// How a call stands to an earlier one of its thread that was answered `ESTALE`.
+/// The relation of a call to an earlier call of its thread that got `ESTALE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Try {
-    /// There was none.
+    /// There was no earlier call.
     First,
-    /// The thread must not be told again to look, and it may have come by a descriptor: no directory was searched.
+    /// The thread must not be made to look again. It may have come through a descriptor: it has
+    /// searched no directory.
     Last,
-    /// The same, after a walk to the name: the kernel has just checked the way.
+    /// Like `Last`, but the thread has walked to the name, so the kernel has just checked the way.
     Walked,
 }
 
-/// One thread that looks again.
+/// A thread that looks again.
 #[derive(Debug)]
 pub(super) struct Retry {
     /// The user of the thread.
     user: u32,
-    /// Until when it is recorded, ...
+    /// How long it is recorded ...
     until: Duration,
-    /// ... and until when at names that are not those of what it opened.
+    /// ... and how long it is valid at names that did not lead to the opened inode.
     stray_until: Duration,
-    /// Where it looks: the names that lead to what it opened.
+    /// Where it is expected to look: the names that led to the opened inode.
     spots: Vec<DirEntryKey>,
-    /// How it will write what it finds; `None` for reading and for what does not open.
+    /// How it will write to what it finds; `None` for reading, and for calls that do not open.
     pub(super) wish: Option<OpenFlags>,
-    /// The inode that was refused: some opens come back to it without a lookup.
+    /// The inode whose open got `ESTALE`. Some opens come back to it without a lookup.
     refused: Option<Ino>,
-    /// What its lookup found.
+    /// The inode that its lookup found.
     found: Option<Ino>,
-    /// The inode that waits for it: one that is reserved, or that of a live file.
+    /// The inode that has a seat for it: a reserved inode, or that of a live file.
     pub(super) seat: Option<Ino>,
 }
 
 impl Retry {
-    /// Reports whether its thread looks at a name.
+    /// Reports whether its thread is expected at this name.
     pub(super) fn is_at(&self, spot: &DirEntryKey) -> bool {
         self.spots.contains(spot)
     }
 }
 
-/// All threads that look again. Callers that cannot be seen share the number 0: while any of them may be on
-/// its way back, none is told to look again.
+/// All threads that look again. Callers that cannot be seen share the number 0. While any of them
+/// may still come back, no other of them is made to look again.
 #[derive(Debug)]
 pub(super) struct Retries {
     of_thread: HashMap<u32, Retry>,
@@ -79,7 +83,7 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// Takes out the retry of a thread.
+    /// Removes the retry of a thread and returns it.
     pub(super) fn take(&mut self, tid: u32) -> Option<Retry> {
         let retry = self.of_thread.remove(&tid)?;
         self.shares.give_back(retry.user, 1);
@@ -90,8 +94,9 @@ impl Retries {
         now < retry.until
     }
 
-    /// Takes the retry that ends with this call on an inode; `writes` says whether it is an open for writing. Returns how
-    /// the call stands to it, and what is left of a retry, whether it was this or another that the thread has given up.
+    /// Removes the retry that ends with this call on an inode. `writes` says whether the call is an
+    /// open for writing. Returns the relation of the call to the retry. Also returns the retry
+    /// itself, whether the call belongs to it or the thread has given it up.
     pub(super) fn end(
         &mut self,
         caller: &Caller,
@@ -102,7 +107,7 @@ impl Retries {
         let tid = caller.tid;
         let full = !self.shares.has_room(caller.uid);
         if tid == 0 {
-            // Whether this is the one that looked again cannot be told, so the record stays.
+            // It is unknown whether this caller is the one that looked again, so the record stays.
             let waits = self.of_thread.get(&0).is_some_and(|retry| Self::is_fresh(retry, now));
             return (if waits || full { Try::Last } else { Try::First }, None);
         }
@@ -118,7 +123,7 @@ impl Retries {
         (how, retry)
     }
 
-    /// Takes the retry that ends with the making of a name.
+    /// Removes the retry that ends with the making of a name.
     pub(super) fn end_at(
         &mut self,
         caller: &Caller,
@@ -142,7 +147,7 @@ impl Retries {
         (how, retry)
     }
 
-    /// Records that a thread was told to look again.
+    /// Records that a thread looks again.
     pub(super) fn begin(
         &mut self,
         caller: &Caller,
@@ -161,33 +166,35 @@ impl Retries {
         self.of_thread.insert(tid, retry);
     }
 
-    /// Returns the retry of a thread that looks a name up.
+    /// Returns the retry of a thread that looks up a name.
     pub(super) fn at(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) -> Option<&mut Retry> {
         let retry = self.of_thread.get_mut(&tid).filter(|_| tid != 0)?;
         let until = if retry.is_at(spot) { retry.until } else { retry.stray_until };
         (now < until).then_some(retry)
     }
 
-    /// Notes what a thread that looks again has found, by whichever name.
+    /// Notes what a thread that looks again has found, under whichever name.
     pub(super) fn found(&mut self, tid: u32, spot: &DirEntryKey, ino: Ino, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             retry.found = Some(ino);
         }
     }
 
-    /// Notes that a lookup of a thread that looks again has found nothing: the call ends with that, or is about to. The
-    /// thread searched a directory, so it did not come by a descriptor: an open of the inode that was refused is another
-    /// call, and so is a look at other names.
+    /// Notes that a thread that looks again has found nothing. Its call ends with that, or is about
+    /// to end. The thread searched a directory, so it did not come through a descriptor: an open of
+    /// the refused inode is a different call, and so is a lookup of other names.
     pub(super) fn found_nothing(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             (retry.refused, retry.found) = (None, None);
             retry.until = retry.until.min(now + MISSED_TIME);
-            // Also where that is not a name of what it opened: a rename may have come in between.
+            // This also applies to names that did not lead to the opened inode: a rename may have
+            // come in between.
             (retry.spots, retry.stray_until) = (vec![spot.clone()], now);
         }
     }
 
-    /// Returns how a thread that looks again will write what it has found, if that is this inode.
+    /// Returns how a thread that looks again will write to this inode, if that is what it has
+    /// found.
     pub(super) fn led_to(&self, tid: u32, ino: Ino) -> Option<OpenFlags> {
         let retry = self.of_thread.get(&tid).filter(|_| tid != 0)?;
         retry.wish.filter(|_| retry.found == Some(ino))
@@ -198,7 +205,7 @@ impl Retries {
         tid != 0 && self.of_thread.contains_key(&tid)
     }
 
-    /// Takes out every retry that is too old to come back.
+    /// Removes every retry that has expired, and returns them.
     pub(super) fn take_expired(&mut self, now: Duration) -> Vec<Retry> {
         let old: Vec<u32> = self
             .of_thread

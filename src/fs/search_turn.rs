@@ -1,7 +1,7 @@
-//! The turn to search the namespace for a user that asks.
+//! The turn to search the namespace for a user's question.
 //!
-//! Owns how many searches run at once: one, so that users who ask in a loop take one thread at most from the mount (P14). Must never
-//! make a question wait for long.
+//! Owns how many searches run at once: one, so that users who ask in a loop take at most one thread
+//! from the mount (P14). Must never make a question wait for long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::clock;
 
-/// How long a question waits for the searches before it; after that its answer names no others.
+/// How long a question waits for earlier searches. After that its answer lists no similar entries.
 const TURN_LIMIT: Duration = Duration::from_secs(1);
 
 /// The turn to search.

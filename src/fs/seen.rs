@@ -1,6 +1,6 @@
 //! What the namespace has under a path.
 //!
-//! Owns how that is read. Must never look at what is being written on this node.
+//! Owns how that is read. Must never include files that are being written on this node.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub(super) struct Seen {
     /// The change that put it; `None` for a directory that was never made.
     pub(super) stamp: Option<Stamp>,
     pub(super) changed_ms: u64,
-    /// For how much longer it may be shown.
+    /// How much longer it may be shown.
     pub(super) left: Duration,
 }
 
@@ -36,13 +36,14 @@ pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
     (!path.is_root() && fold.is_directory(path)).then(implied_directory)
 }
 
-/// Returns a directory that exists only because something lies below it.
+/// Returns a directory that exists only because an entry exists below it.
 pub(super) fn implied_directory() -> Seen {
     let entry = Entry::directory(0o755, 0, 0, Time::default());
     Seen { entry, stamp: None, changed_ms: 0, left: Duration::MAX }
 }
 
-/// Reads what is visible under a path: its bytes can be had, and it is not past its age.
+/// Reads what is visible under a path: an entry whose bytes are available and that is not past its
+/// age.
 pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<Seen> {
     let seen = seen_in(fold, path)?;
     let changed_ms = seen.stamp.map(|_| seen.changed_ms);
@@ -50,9 +51,9 @@ pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<
     Some(Seen { left, ..seen })
 }
 
-/// Returns what goes into the number of a published entry beside its path.
+/// Returns the part of a published entry's inode number that does not come from its path.
 pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
-    // A directory is the same whichever node made it last: what is open below it is found by its number, also by
-    // a kernel that forgot it meanwhile.
+    // A directory keeps its number, whichever node made it last. Files that are open below it are
+    // found by that number, even by a kernel that forgot it meanwhile.
     if entry.is_directory() { Vec::new() } else { stamp.sortable().into_bytes() }
 }

@@ -1,7 +1,8 @@
 //! Changing attributes: `chmod`, `chown`, `utimens`, `truncate`, extended attributes.
 //!
-//! A change through a handle or an inode is done to what that is, never to what its former name leads to now:
-//! the kernel has checked the rights on this one. What has no name any more keeps the change to itself.
+//! A change through a handle or an inode applies to that file, never to the file that its former
+//! name leads to now, because the kernel has checked the rights on this one. A file without a name
+//! keeps the change to itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,17 +22,17 @@ use super::wish::Wish;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op};
 
-/// How a change of the size is made.
+/// The way in which the size is changed.
 enum Resize {
-    /// It is done, or there is nothing to do.
+    /// The change is done, or there is nothing to do.
     Done,
-    /// This file is to be cut, without the lock.
+    /// This file has to be truncated, without the lock.
     Cut(Arc<Source>),
-    /// The bytes that were published have to be kept elsewhere first.
+    /// The published bytes have to be preserved first.
     Keep(LiveId),
-    /// Its writers have closed it, and it is about to be a blob.
+    /// Its writers have closed the file, and it is about to be a blob.
     Wait(watch::Receiver<()>),
-    /// A whole new version is to be published.
+    /// A whole new version has to be published.
     Publish(Box<BeginBase>),
 }
 
@@ -60,7 +61,8 @@ impl Filesystem {
                 Answer::later(async move {
                     let resized = this.resize_in_time(&wish, ino, set, size, step).await;
                     match resized {
-                        // The kernel looks the name up again, and finds the new version with its size.
+                        // The kernel looks the name up again, and finds the new version with its
+                        // size.
                         Ok(true) if !wish.is_last() => {
                             return Err(this.looks_again(&wish, ino, Errno::ESTALE));
                         }
@@ -77,7 +79,7 @@ impl Filesystem {
         }
     }
 
-    /// Records a retry if the answer asks for one.
+    /// Records a retry if the answer is `ESTALE`.
     fn looks_again(&self, wish: &Wish, ino: Ino, errno: Errno) -> Errno {
         if errno == Errno::ESTALE {
             self.look_again(&wish.caller, ino, None);
@@ -95,7 +97,7 @@ impl Filesystem {
         self.get_attr(ino, set.handle)
     }
 
-    /// Decides how a change of the size is made, and makes it where that takes no wait.
+    /// Decides how the size is changed, and changes it where that takes no wait.
     fn resize(&self, wish: &Wish, ino: Ino, handle: Option<Handle>, size: u64) -> Reply<Resize> {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
@@ -109,18 +111,18 @@ impl Filesystem {
         if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
             let (alone, open) = (live.is_dropped() || live.place().is_none(), live.open > 0);
             if live.settling || (!open && live.version().is_some() && by_handle.is_none()) {
-                // It was closed, and is about to be a blob.
+                // The file is closed, and about to be a blob.
                 return Ok(Resize::Wait(live.moved.subscribe()));
             }
             if by_handle.is_some() || open || alone {
                 return Ok(match live.file().metadata()?.len() == size {
                     true => Resize::Done,
                     false if live.version().is_some() => Resize::Keep(id),
-                    // Its writers go on with it.
+                    // Its writers go on with the file.
                     false => self.cut(live, wish),
                 });
             }
-            // Its writers have closed it, and its name leads to what they closed.
+            // Its writers have closed it, and its name leads to the version that they closed.
             return self.resize_elsewhere(state, ino, wish, size);
         }
         match &inode.node {
@@ -137,7 +139,8 @@ impl Filesystem {
         }
     }
 
-    /// Decides that what others may be writing is cut, which takes away the bits that lend rights.
+    /// Decides to truncate a file that others may be writing. That clears the set-user-id and
+    /// set-group-id bits.
     fn cut(&self, live: &mut Live, wish: &Wish) -> Resize {
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut live.attrs);
@@ -145,8 +148,9 @@ impl Filesystem {
         Resize::Cut(Arc::clone(&live.source))
     }
 
-    /// Decides the same for what a name leads to. The kernel looks again where that is another inode; a caller
-    /// that has looked again already has cut the file just before its name moved on.
+    /// Decides how the size of the file under the inode's name is changed. If that is another
+    /// inode, the kernel looks again. If the caller has looked again already, its truncation counts
+    /// as done just before the name moved on.
     fn resize_elsewhere(
         &self,
         state: &mut State,
@@ -159,7 +163,7 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let own = match &inode.node {
             InodeKind::Entry(published) => Some(published),
-            // It was closed, and not written since.
+            // The file was closed, and not written to since.
             InodeKind::Live(id) => state
                 .lives
                 .get(*id)
@@ -169,12 +173,12 @@ impl Filesystem {
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         };
-        // Names of one file have a stamp each.
+        // The names of one file have different stamps.
         let is_it = own.is_some_and(|own| own.is(&published.entry, published.stamp));
         if !is_it || state.has_successor(spot) {
             return if wish.is_last() { Ok(Resize::Done) } else { Err(Errno::ESTALE) };
         }
-        // Others write it: it is cut with what they write.
+        // Other processes write this version, so the file that they write is truncated.
         let path = state.names.path_of(spot);
         let seen = path.and_then(|path| self.seen(&path));
         let joinable = state.joinable(spot, seen.as_ref(), wish.who, OpenFlags::default());
@@ -228,7 +232,8 @@ impl Filesystem {
         }
     }
 
-    /// Publishes a version of another size at once; returns false where the name has another version by now.
+    /// Publishes a version with another size at once. Returns false if the name has another version
+    /// by now.
     async fn publish_resized(
         &self,
         wish: &Wish,
@@ -284,7 +289,7 @@ impl Filesystem {
         })
     }
 
-    /// Changes the attributes of whatever an inode is; `edit` gets them as they are.
+    /// Changes the attributes of an inode of any kind; `edit` gets the present ones.
     pub(super) fn edit_attrs(&self, ino: Ino, edit: impl Fn(&mut Attrs) -> Reply<()>) -> Reply<()> {
         if self.0.rules.read_only {
             return Err(Errno::EROFS);
@@ -311,8 +316,8 @@ impl Filesystem {
         }
         for touch in further {
             if let Err(error) = touch.carry_out() {
-                // What cannot be changed there is not what the caller has named.
-                tracing::debug!(%error, "the time of a file that is being written stays");
+                // A failure there does not concern the file that the caller has named.
+                tracing::debug!(%error, "the time of an open file could not be set");
             }
         }
         let attrs = ops.iter().find_map(|(_, op)| match op {
@@ -330,7 +335,8 @@ impl Filesystem {
         {
             published.entry.attrs = attrs;
         }
-        // By a further name of the file the kernel may remember the inode of the published version, and its attributes.
+        // Under another name of the file, the kernel may remember the inode of the published
+        // version and its attributes.
         let further = |path: &TreePath| {
             let spot = state.names.spot_of(path)?;
             state.names.bound(&spot).is_some_and(|bound| bound != ino).then_some(spot)
@@ -344,8 +350,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Changes the attributes that an inode keeps to itself: those of a file that is being written, or, where it is
-    /// `alone`, of what has lost its name. Returns what has to be done to the file.
+    /// Changes the attributes that only the inode has: those of a live file, or, with `alone`,
+    /// those of a file that has lost its name. Returns what has to be done to the file.
     fn edit_private(
         state: &mut State,
         ino: Ino,
@@ -374,10 +380,11 @@ impl Filesystem {
         }
     }
 
-    /// Changes the attributes of what others are writing from the version of an inode: it is the same file, and their
-    /// close must not undo the change. Where the version is `alone`, because it has lost its name, only a file that is
-    /// written through its inode is meant, which the caller may have open: its close publishes the change. Returns what has
-    /// to be done to their files.
+    /// Changes the attributes of live files that others write from the version of an inode. They
+    /// are the same file, so their close must not undo the change. With `alone`, the version has
+    /// lost its name: then only a live file that is written through this inode changes, because the
+    /// caller may have that open, and its close publishes the change. Returns what has to be done
+    /// to their files.
     fn edit_successors(
         state: &mut State,
         ino: Ino,
@@ -394,7 +401,7 @@ impl Filesystem {
             },
             _ => return touches,
         };
-        // Another node may have taken the name away since the caller has looked it up.
+        // Another node may have removed the name since the caller looked it up.
         let spots = inode.places.iter().chain(&inode.last);
         let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
@@ -409,17 +416,18 @@ impl Filesystem {
                     live.attrs_moved |= alone && changed;
                     touches.extend(touch);
                 }
-                // What cannot be changed there is not what the caller has named.
+                // A failure there does not concern the file that the caller has named.
                 Err(errno) => {
-                    tracing::debug!(?errno, "attributes of a file that is being written stay");
+                    tracing::debug!(?errno, "attributes of an open file could not be changed");
                 }
             }
         }
         touches
     }
 
-    /// Returns the paths of the version that a live file began from, while that is what its name has, or the `last` one: an
-    /// unpublished file may have taken the name, under which others still find that version.
+    /// Returns the paths of the version that a live file began from, while its name still has that
+    /// version, or the `last` name has it. An unpublished file may have taken that name, and others
+    /// still find the version under it.
     fn paths_begun_from(
         &self,
         state: &State,
@@ -429,7 +437,8 @@ impl Filesystem {
         let path = live.place().or(last).and_then(|spot| state.names.path_of(spot));
         let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
-            // Not `base`: after a rename over a name, that is the stamp of another file, perhaps of another user.
+            // `base` would be wrong here: after a rename over a name, it is the stamp of another
+            // file, perhaps of another user.
             Some(seen) if seen.stamp == live.began => {
                 let links = seen.entry.link.into_iter().flat_map(|group| fold.links(group));
                 let mut paths: Vec<TreePath> = links.cloned().chain([path]).collect();
@@ -441,7 +450,8 @@ impl Filesystem {
         })
     }
 
-    /// Returns the paths whose attributes are those of an inode: none where its names lead elsewhere by now.
+    /// Returns the paths that share the attributes of an inode; none where its names lead elsewhere
+    /// by now.
     fn paths_of(&self, state: &State, ino: Ino) -> Vec<TreePath> {
         if ino == Ino::ROOT {
             return vec![TreePath::root()];
@@ -453,7 +463,7 @@ impl Filesystem {
             InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => match live.version() {
                     Some(version) => Some(&version.published),
-                    // What it began from is the same file, for all other processes.
+                    // For all other processes the version that it began from is the same file.
                     None => return self.paths_begun_from(state, live, inode.last.as_ref()),
                 },
                 None => return Vec::new(),
@@ -488,7 +498,7 @@ fn has_size(entry: &Entry, size: u64) -> bool {
     entry.content().is_some_and(|(_, has)| has == size)
 }
 
-/// Reports whether a file is being written under some name of an inode.
+/// Reports whether a live file exists under any name of an inode.
 fn is_written(state: &State, inode: &Inode) -> bool {
     let link =
         if let InodeKind::Entry(published) = &inode.node { published.entry.link } else { None };

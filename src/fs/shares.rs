@@ -1,13 +1,14 @@
 //! Limits that no user can use up alone.
 //!
-//! Owns the counts of one thing that the daemon holds for its callers, of all and of each user. Must never let a user
-//! other than root take the last quarter: an unprivileged user must not be able to keep the others from working.
+//! Owns the counts of one kind of thing that the daemon holds for its callers, in total and per
+//! user. Must never let a user other than root take the last quarter: an unprivileged user must not
+//! be able to keep others from working.
 //!
 //! Keeps P13 bounded and P14 isolation.
 
 use std::collections::HashMap;
 
-/// How much of something may be held, and how much is.
+/// How much of one kind of thing may be held, and how much is held.
 #[derive(Debug)]
 pub(super) struct Shares {
     max: u64,
@@ -16,12 +17,12 @@ pub(super) struct Shares {
 }
 
 impl Shares {
-    /// Allows `max` to all, and three quarters of that to one user other than root.
+    /// Allows `max` in total, and three quarters of that to each user other than root.
     pub(super) fn new(max: u64) -> Self {
         Self { max, all: 0, of_user: HashMap::new() }
     }
 
-    /// Counts `count` more for a user; returns whether that is allowed. Nothing is counted otherwise.
+    /// Counts `count` more for a user, if that is allowed, and returns whether it is.
     #[must_use]
     pub(super) fn take(&mut self, user: u32, count: u64) -> bool {
         let has = self.of_user.get(&user).copied().unwrap_or(0);
@@ -43,7 +44,8 @@ impl Shares {
         self.all < self.max && has < self.max_of(user)
     }
 
-    /// Counts `count` more for a user, beyond the limits too: for what was allowed before it was made.
+    /// Counts `count` more for a user, even beyond the limits, for things that were allowed before
+    /// they were made.
     pub(super) fn add(&mut self, user: u32, count: u64) {
         self.all += count;
         *self.of_user.entry(user).or_default() += count;

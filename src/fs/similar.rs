@@ -1,7 +1,7 @@
 //! Entries of the same program under other keys, for a user that asks why a name is a miss.
 //!
-//! Owns what of them a caller is told. Must never hold the namespace for longer than one
-//! directory's names take, nor search on a thread that answers requests.
+//! Owns which of them a caller gets. Must never hold the lock of the namespace for longer than the
+//! names of one directory take. Must never search on a thread that answers requests.
 
 use super::explain::Asker;
 use super::filesystem::Filesystem;
@@ -10,13 +10,14 @@ use crate::name::TreePath;
 use crate::namespace::Tree;
 use crate::task;
 
-/// Entries of the same program that are told.
+/// The most entries of the same program in one answer.
 const SIMILAR_MAX: usize = 5;
-/// Entries that are found for those: some of them the asker may not know of.
+/// The most entries that are searched for these. The asker may not see all of them.
 const FOUND_MAX: usize = 4 * SIMILAR_MAX;
 
 impl Filesystem {
-    /// Returns entries of the same program as a path under other keys, as far as the asker may know of them.
+    /// Returns entries of the same program as a path, under other keys. Leaves out those that the
+    /// asker may not see.
     pub(super) async fn similar(&self, asker: Asker, path: &TreePath) -> Vec<TreePath> {
         if self.0.rules.profiles.program(path).is_none() {
             return Vec::new();
@@ -24,7 +25,7 @@ impl Filesystem {
         let Some(turn) = self.0.search_turn.wait().await else { return Vec::new() };
         let (this, path) = (self.clone(), path.clone());
         task::blocking(move || {
-            // Kept until the search ends, also when the question was given up.
+            // The turn is kept until the search ends, even if the question was given up.
             let _turn = turn;
             this.search(asker, &path)
         })
@@ -56,7 +57,7 @@ impl Tree for Filesystem {
             Some(register) => register.entry.as_ref().is_some_and(|entry| {
                 ledger.shown(fold, path, entry, Some(register.changed_ms())).is_some()
             }),
-            // Nothing but what lies below says that the directory is there.
+            // The directory exists only because of the entries below it.
             None => fold.is_directory(path),
         })
     }

@@ -1,7 +1,7 @@
 //! The state under the room's one lock: names, live files, handles, locks of names, retries.
 //!
-//! Owns the steps in which these move together. Must never be held while the disk is used, but for a look at
-//! the size and time of an open file.
+//! Owns the steps in which these change together. Its lock must never be held while the disk is
+//! used, except to read the size and time of an open file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::name::TreePath;
 use crate::namespace::Entry;
 use crate::stamp::Stamp;
 
-/// Everything the kernel holds on to.
+/// Everything that the kernel refers to.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) names: Names,
@@ -33,17 +33,18 @@ pub(super) struct State {
     pub(super) locks: Locks,
     pub(super) retries: Retries,
     pub(super) editions: Editions,
-    /// When another node's change of any directory arrived, where it is not known of which.
+    /// When another node's change of an unknown directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
-    /// Large files that no handle writes any more and that have yet to become blobs; each is a live file.
+    /// Large files that no handle writes any more and that are not blobs yet. Each of them is a
+    /// live file.
     pub(super) ending: Vec<Last>,
-    /// Files that are not needed any more, with the names in staging of those that will never be an entry: see
-    /// [`close_files`].
+    /// Files that are not needed any more. Those that will never be an entry come with their names
+    /// in staging: see [`close_files`].
     let_go: Vec<(Arc<Source>, Option<StagedPath>)>,
 }
 
 impl State {
-    /// Makes an empty one for a process that may have `descriptors` open.
+    /// Makes an empty state for a process that may have `descriptors` open.
     pub(super) fn new(descriptors: u64) -> Self {
         Self {
             names: Names::new(),
@@ -58,7 +59,8 @@ impl State {
         }
     }
 
-    /// Adds an open file, which shares the lock of its name; `further`: those that the file has beside it.
+    /// Adds an open file, which shares the lock of its name. `further` are the other names of the
+    /// file.
     pub(super) fn add_file(&mut self, file: OpenFile, further: &[DirEntryKey]) -> Handle {
         if file.aside
             && let Some(inode) = self.names.inode_mut(file.ino)
@@ -70,7 +72,7 @@ impl State {
         handle
     }
 
-    /// Takes an open file out, and ends the lock that it holds.
+    /// Removes an open file, and releases the lock that it holds.
     pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
         self.locks.close(handle);
         let file = self.handles.remove_file(handle)?;
@@ -82,7 +84,7 @@ impl State {
         Some(file)
     }
 
-    /// Returns what an inode is, or would be, as an entry; `None` for a directory.
+    /// Returns an inode as the entry that it is or would become; `None` for a directory.
     pub(super) fn entry_of(&self, ino: Ino) -> Option<Entry> {
         match &self.names.inode(ino)?.node {
             InodeKind::Directory => None,
@@ -113,7 +115,7 @@ impl State {
             .copied()
     }
 
-    /// Returns the newest live file of a name that `who` takes part in.
+    /// Returns the newest live file of a name that `who` has opened for writing.
     pub(super) fn own_live(
         &self,
         spot: &DirEntryKey,
@@ -139,7 +141,7 @@ impl State {
         self.all_joinable(spot, seen, who, flags).last()
     }
 
-    /// Yields all of them, oldest first.
+    /// Yields all live files that a writer could join, oldest first.
     pub(super) fn all_joinable(
         &self,
         spot: &DirEntryKey,
@@ -161,12 +163,12 @@ impl State {
         self.lives_of(spot, seen.and_then(|seen| seen.entry.link)).filter(joins)
     }
 
-    /// Reports whether a name that no entry has is there all the same, because of a live file.
+    /// Reports whether a name without an entry exists because of a live file.
     pub(super) fn has_private(&self, spot: &DirEntryKey) -> bool {
         self.newest_private(spot).is_some()
     }
 
-    /// Returns the newest live file because of which a name is there that no entry has.
+    /// Returns the newest live file that makes a name without an entry exist.
     pub(super) fn newest_private(&self, spot: &DirEntryKey) -> Option<LiveId> {
         let makes = |id: &LiveId| {
             self.is_unpublished(*id, spot) && self.lives.get(*id).is_some_and(Live::makes_a_name)
@@ -174,8 +176,9 @@ impl State {
         self.names.lives(spot).iter().copied().rev().find(makes)
     }
 
-    /// Returns what tells of the end of a file that all have closed, that was stored to through a mapping since, and whose
-    /// older version is this inode; and when that was, or nothing if the end has come and is being published.
+    /// Looks for a live file whose older version is this inode, that all have closed, and that was
+    /// stored to through a mapping since. Returns what notifies of its end, and the time of the
+    /// last store; no time if the end has come already and is being published.
     pub(super) fn unmapped(&self, ino: Ino) -> Option<(watch::Receiver<()>, Option<Duration>)> {
         let spot = self.names.inode(ino)?.place()?;
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
@@ -187,8 +190,8 @@ impl State {
         lives.find(ends).map(|live| (live.moved.subscribe(), stored(live)))
     }
 
-    /// Reports whether a file that is still written was renamed over what is published under a name: for a process that walks
-    /// to the name, that has gone.
+    /// Reports whether a live file was renamed over what is published under a name. For a process
+    /// that walks to the name, the published version is gone.
     pub(super) fn has_successor(&self, spot: &DirEntryKey) -> bool {
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
         lives.any(|live| live.renamed && !live.is_dropped())
@@ -201,7 +204,7 @@ impl State {
             .is_some_and(|live| !live.is_dropped() && self.names.bound(spot) != Some(live.ino))
     }
 
-    /// Reports whether something unpublished stands in a directory.
+    /// Reports whether any unpublished file has its name in a directory.
     pub(super) fn has_private_in(&self, dir: Ino) -> bool {
         self.lives.in_directory(dir).any(|live| {
             let unbound = live.place().is_some_and(|spot| self.names.bound(spot) != Some(live.ino));
@@ -209,7 +212,7 @@ impl State {
         })
     }
 
-    /// Notes that what an inode is was put anew: moved, or linked.
+    /// Notes that the version of an inode was put again: it was moved or linked.
     pub(super) fn renew(&mut self, ino: Ino, published: Published) {
         let Some(inode) = self.names.inode_mut(ino) else { return };
         let same = |old: &Published| old.entry.kind == published.entry.kind;
@@ -230,7 +233,8 @@ impl State {
         }
     }
 
-    /// Lets the live files of a name that may replace one put replace another: it is what the first one put, put anew.
+    /// Lets live files of a name that may replace one put replace a second one instead: it has put
+    /// the version of the first again.
     pub(super) fn rebase(&mut self, spot: &DirEntryKey, before: Option<Stamp>, put: Option<Stamp>) {
         for id in self.names.lives(spot).to_vec() {
             if let Some(live) = self.lives.get_mut(id)
@@ -274,8 +278,8 @@ impl State {
         }
     }
 
-    /// Takes a name away from everything that it led to. What is open stays as it is for those that have it open,
-    /// and is never published.
+    /// Takes a name away from everything that it led to. Processes that have these files open keep
+    /// them, and they are never published.
     pub(super) fn retire(&mut self, spot: &DirEntryKey) {
         self.names.unbind(spot);
         for id in self.names.lives(spot).to_vec() {
@@ -284,14 +288,14 @@ impl State {
                 if let Some(version) = live.version_mut() {
                     version.hold = None;
                 }
-                // Those that wait for it look again and find the name gone.
+                // Processes that wait for it look again and find the name gone.
                 live.wake();
             }
         }
     }
 
-    /// Takes a name that leads nowhere from what was closed under it and removed by another node: something else is made
-    /// there now.
+    /// Takes a name that leads nowhere from files that were closed under it and removed by another
+    /// node, because something else is made there now.
     pub(super) fn take_name(&mut self, spot: &DirEntryKey) {
         for id in self.names.lives(spot).to_vec() {
             self.unplace_live(id);
@@ -301,8 +305,8 @@ impl State {
         }
     }
 
-    /// Makes a live file one that will never be an entry, and wakes those that wait for it. Returns the name that
-    /// the kernel may still believe in.
+    /// Drops a live file, so that it will never be an entry, and wakes those that wait for it.
+    /// Returns the name that the kernel may still remember.
     #[must_use]
     pub(super) fn drop_live(&mut self, id: LiveId) -> Option<DirEntryKey> {
         let live = self.lives.get_mut(id)?;
@@ -315,8 +319,8 @@ impl State {
         place
     }
 
-    /// Forgets a live file that no handle writes any more. Its inode becomes the entry that it is bound to be, or
-    /// nothing.
+    /// Forgets a live file that no handle writes any more. Its inode becomes the entry that it is
+    /// bound to, or gone.
     pub(super) fn end_live(&mut self, id: LiveId) {
         let place = self.lives.get(id).and_then(|live| live.place().cloned());
         self.unplace_live(id);
@@ -329,7 +333,8 @@ impl State {
         {
             inode.node = node;
             let is_entry = matches!(inode.node, InodeKind::Entry(_));
-            // A caller that still knows its name by this inode means what the name has.
+            // A caller that still knows the name by this inode means the current version of the
+            // name.
             if let Some(spot) = place.filter(|_| is_entry) {
                 self.names.place(ino, &spot);
             }
@@ -338,7 +343,7 @@ impl State {
         self.names.sweep_inode(ino);
     }
 
-    /// Lets go of an inode's file when nothing has it open, and of the inode when nothing needs it.
+    /// Closes an inode's file when no handle needs it, and forgets the inode when nothing needs it.
     pub(super) fn settle_inode(&mut self, ino: Ino) {
         if let Some(inode) = self.names.inode_mut(ino)
             && inode.opens == 0
@@ -351,7 +356,7 @@ impl State {
         self.names.sweep_inode(ino);
     }
 
-    /// Counts an open of an inode, or an open under way.
+    /// Counts an open of an inode, including one in flight.
     pub(super) fn count_open(&mut self, ino: Ino) {
         if let Some(inode) = self.names.inode_mut(ino) {
             inode.opens += 1;
@@ -365,14 +370,15 @@ impl State {
         self.settle_inode(ino);
     }
 
-    /// Gives up what was kept for a thread that looked again. Returns the live file that has no writer now.
+    /// Gives up the seat of a thread that looked again. Returns the live file that has no writer
+    /// now.
     #[must_use]
     pub(super) fn give_up(&mut self, retry: Option<Retry>) -> Option<LiveId> {
         let ino = retry?.seat?;
         self.leave_seat(ino)
     }
 
-    /// Counts one less of the threads that an inode waits for.
+    /// Removes one seat of an inode.
     pub(super) fn leave_seat(&mut self, ino: Ino) -> Option<LiveId> {
         let inode = self.names.inode_mut(ino)?;
         inode.seats -= 1;
@@ -381,7 +387,7 @@ impl State {
         id.filter(|id| self.is_idle(*id))
     }
 
-    /// Reports whether a live file has no writer, and none is on its way.
+    /// Reports whether a live file has no writer, and no retry is about to write it.
     pub(super) fn is_idle(&self, id: LiveId) -> bool {
         self.lives.get(id).is_some_and(|live| {
             let seats = self.names.inode(live.ino).map_or(0, |inode| inode.seats);
@@ -389,8 +395,8 @@ impl State {
         })
     }
 
-    /// Reports whether the kernel's idea of an inode's size may be wrong for a while. Callers that cannot be seen
-    /// empty the very inode that they all read.
+    /// Reports whether the kernel's size of an inode may be wrong for a while. Callers that cannot
+    /// be seen empty the same inode that they all read.
     pub(super) fn is_shaken(&self, ino: Ino, who: Who) -> bool {
         who == Who::Unseen || self.names.inode(ino).is_some_and(|inode| inode.asides > 0)
     }
@@ -406,7 +412,7 @@ impl State {
         })
     }
 
-    /// Returns the stamp of the published version that an inode is, if it is one.
+    /// Returns the stamp of the published version behind an inode, if it is one.
     pub(super) fn stamp_of(&self, ino: Ino) -> Option<Stamp> {
         match &self.names.inode(ino)?.node {
             InodeKind::Entry(published) => published.stamp,
@@ -415,14 +421,14 @@ impl State {
         }
     }
 
-    /// Reports whether an inode is one published version.
+    /// Reports whether an inode is a published version.
     pub(super) fn is_entry(&self, ino: Ino) -> bool {
         self.names.inode(ino).is_some_and(|inode: &Inode| matches!(inode.node, InodeKind::Entry(_)))
     }
 }
 
-/// Returns what the inode of a live file that ends is from now on: the entry that it is bound to be, what it began from and
-/// no process has written, or nothing.
+/// Returns what the inode of a live file becomes at its end: the entry that it is bound to, the
+/// version that it began from if no process has written to it, or gone.
 fn end_of(live: &mut Live, bound: bool) -> InodeKind {
     if let Some(version) = live.version().filter(|_| bound) {
         return InodeKind::Entry(version.published.clone());
@@ -431,16 +437,17 @@ fn end_of(live: &mut Live, bound: bool) -> InodeKind {
     same.map_or_else(|| InodeKind::Gone(live.entry_now()), InodeKind::Entry)
 }
 
-/// Ends the use of the state, closes the files that were let go, and removes those that have a name in staging. Closing tells
-/// the kernel that a backing file is done with, which takes as long as all else that a release does: no request waits for the
-/// lock meanwhile.
+/// Releases the lock of the state, then closes files that are not needed any more, and removes
+/// their names in staging. A close unregisters the backing file in the kernel, which takes as long
+/// as everything else in a release. No request waits for the lock meanwhile.
 pub(super) fn close_files(mut state: MutexGuard<'_, State>) {
     let gone = std::mem::take(&mut state.let_go);
     drop(state);
     drop(gone);
 }
 
-/// Returns the inode of a published entry, making or replacing it where the kernel knows another version.
+/// Returns the inode of a published entry. Makes it, or replaces the one that the kernel has for
+/// another version.
 pub(super) fn entry_inode(
     state: &mut State,
     spot: &DirEntryKey,
@@ -476,7 +483,8 @@ pub(super) fn entry_inode(
     ino
 }
 
-/// Reports whether an inode is still what the namespace has, and refreshes its attributes.
+/// Reports whether an inode is still the version that the namespace has, and updates its
+/// attributes.
 fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
     let Some(inode) = state.names.inode_mut(ino) else { return false };
     match &mut inode.node {
@@ -495,8 +503,8 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
     }
 }
 
-/// Refuses a handle whose mapping would write into the file of an inode that is not its own: the kernel maps
-/// what the other handles of the inode are passed through to.
+/// Refuses a handle whose mapping would write to the wrong file: the kernel maps the file that the
+/// other handles of the inode are passed through to.
 pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
     let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
     if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }

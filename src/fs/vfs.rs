@@ -1,4 +1,4 @@
-//! The kernel's requests, handed to the parts of this room that answer them.
+//! The kernel's requests. Each is passed to the part of this room that answers it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -107,7 +107,7 @@ impl Vfs for Filesystem {
         self.count(Operation::Open);
         let began = self.0.rooms.clock.mono();
         let answer = self.open_file(caller, ino, flags);
-        // One that waits does so for a fetch, which is counted where it is, or for a writer.
+        // An open that waits does so for a fetch, whose time is measured there, or for a writer.
         if matches!(answer, Answer::Now(Ok(_))) && !(flags.write || flags.truncate) {
             let now = self.0.rooms.clock.mono();
             self.0.rooms.metrics.times.open.observe(now.saturating_sub(began));
@@ -235,7 +235,7 @@ impl Vfs for Filesystem {
             return self.facts(caller, ino).into();
         }
         if name == FIGURES_NAME {
-            // Numbers by text: there is always JSON for them.
+            // Maps from text to numbers can always be written as JSON.
             return Ok(serde_json::to_vec(&self.figures()).unwrap_or_default()).into();
         }
         if name == UNCOUNTED_NAME {

@@ -11,8 +11,8 @@ use parking_lot::Mutex;
 pub(super) enum Who {
     /// A process, by its thread-group id.
     Process(u32),
-    /// A caller in a PID namespace that we cannot see into. Nothing is known of it, so each of its
-    /// opens counts as a process of its own.
+    /// A caller in a PID namespace that the daemon cannot see into. Nothing is known about it, so
+    /// each of its opens counts as a process of its own.
     Unseen,
 }
 
@@ -42,11 +42,12 @@ impl Callers {
         caller.tid != 0 && self.tasks.groups_of(caller.tid).contains(&gid)
     }
 
-    /// Begins to watch the process of a caller that is not answered yet; `None` where it cannot be.
+    /// Begins to watch the process of a caller that still waits for its answer; `None` where it
+    /// cannot be watched.
     pub(super) fn watch(&self, who: Who) -> Option<Arc<Watched>> {
         let Who::Process(process) = who else { return None };
         let mut all = self.watched.lock();
-        // One that has ended had the same number.
+        // An ended process may have had the same number.
         let known = all.get(&process).and_then(Weak::upgrade).filter(|one| one.end().is_none());
         if known.is_some() {
             return known;
@@ -57,8 +58,8 @@ impl Callers {
         Some(watched)
     }
 
-    /// Reports whether the caller is on its way out because of a signal, so that its `close` is the
-    /// kernel's and not the program's.
+    /// Reports whether a signal is ending the caller, so that the kernel and not the program closes
+    /// its files.
     pub(super) fn is_dying(&self, caller: &Caller) -> bool {
         caller.tid != 0 && self.tasks.is_dying(caller.tid)
     }

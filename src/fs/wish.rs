@@ -6,7 +6,7 @@ use super::decide::{How, OpenRequest};
 use super::retry::Try;
 use super::who::Who;
 
-/// How often an open is decided anew because something moved meanwhile.
+/// How many times an open is decided again because something changed meanwhile.
 pub(super) const DECIDE_TRIES_MAX: u32 = 64;
 
 /// How an inode is to be opened.
@@ -15,31 +15,31 @@ pub(super) struct Wish {
     pub(super) caller: Caller,
     pub(super) who: Who,
     pub(super) flags: OpenFlags,
-    /// Whether its thread was told to look again just before.
+    /// How the open relates to an earlier `ESTALE` of its thread.
     pub(super) tried: Try,
-    /// It has not waited yet for the end of a file that was stored to through a mapping.
+    /// It has not yet waited for the end of a file that was stored to through a mapping.
     pub(super) patient: bool,
-    /// The client in whose figures it counts, if it reads an entry.
+    /// The client whose figures count it, if it reads an entry.
     pub(super) client: Option<usize>,
 }
 
 impl Wish {
-    /// Reports whether its thread must not be told to look again.
+    /// Reports whether its thread must not be made to look again.
     pub(super) fn is_last(&self) -> bool {
         self.tried != Try::First
     }
 
-    /// Reports whether it writes, were it only by emptying the file.
+    /// Reports whether it writes, even if it only empties the file.
     pub(super) fn writes(&self) -> bool {
         self.flags.write || self.flags.truncate
     }
 
-    /// Returns what it needs the permission bits to allow: 4 to read, 2 to write.
+    /// Returns the permission bits that it needs: 4 to read, 2 to write.
     pub(super) fn wants(&self) -> u32 {
         wants(self.flags)
     }
 
-    /// Returns what the decision about the open has to know of it.
+    /// Returns the facts that the decision about the open needs.
     pub(super) fn asked(&self) -> OpenRequest {
         OpenRequest {
             how: match self.writes() {
@@ -54,7 +54,7 @@ impl Wish {
     }
 }
 
-/// Returns what an open needs the permission bits to allow: 4 to read, 2 to write.
+/// Returns the permission bits that an open needs: 4 to read, 2 to write.
 pub(super) fn wants(flags: OpenFlags) -> u32 {
     u32::from(flags.read) * 4 + u32::from(flags.write || flags.truncate) * 2
 }

@@ -1,4 +1,4 @@
-//! Extended attributes of the `user.` kind. They travel with the entry.
+//! Extended attributes with the `user.` prefix. They travel with the entry.
 
 use hearthfs_mount::{Errno, Ino, Reply, XattrMode};
 
@@ -8,7 +8,7 @@ use super::seen::seen_in;
 use crate::name::TreePath;
 use crate::namespace::{Fold, TOOK_NAME, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
 
-/// The only kind of name that is kept; everything else is not supported here.
+/// The only prefix that is kept. All other names are not supported.
 const PREFIX: &[u8] = b"user.";
 
 impl Filesystem {
@@ -24,7 +24,8 @@ impl Filesystem {
         }
         let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
         self.edit_attrs(ino, |attrs| {
-            // All is looked at before anything is changed: what is refused leaves no trace.
+            // Everything is checked before anything is changed, so that a refused call has no
+            // effect.
             let before = attrs.xattr_bytes();
             let old = attrs.xattrs.as_ref().and_then(|map| map.get(name));
             match mode {
@@ -36,7 +37,7 @@ impl Filesystem {
                 (old.map_or(0, |old| name.len() + old.len()), name.len() + value.len());
             let (after, grown) = (before - gone + new, new.saturating_sub(gone));
             let fits = after <= XATTR_ENTRY_BYTES_MAX && all + grown as u64 <= XATTR_SUM_BYTES_MAX;
-            // What another node has made larger may be made smaller.
+            // Attributes that another node has made too large may be made smaller.
             if !fits && grown > 0 {
                 return Err(Errno::ENOSPC);
             }
@@ -77,7 +78,7 @@ impl Filesystem {
         let state = self.0.state.lock();
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         match &inode.node {
-            // Kept in step with the namespace by every change that is made here, and by lookups.
+            // Every change that is made here, and every lookup, keeps these equal to the namespace.
             InodeKind::Entry(published) if !state.names.is_bound(ino) => {
                 return Ok(published.entry.attrs.xattrs.clone());
             }

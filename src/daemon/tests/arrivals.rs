@@ -1,4 +1,5 @@
-//! Names that another node changes under a call, or under an open file: each of these cases went wrong once.
+//! Changes by another node to a name that a call or an open file here uses. Each of these cases
+//! failed once.
 
 use hearthfs_mount::{Errno, OpenFlags};
 
@@ -24,7 +25,7 @@ fn arrives(kernel: &Kernel<'_>, path: &str, file: Option<(&[u8], Rights)>) {
 }
 
 #[test]
-fn a_name_that_was_removed_does_not_stay_for_what_was_closed() {
+fn a_removed_name_does_not_stay_because_of_a_closed_file() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -56,7 +57,7 @@ fn a_removed_file_that_is_emptied_through_a_descriptor_stays_removed() {
 }
 
 #[test]
-fn who_was_refused_one_file_writes_the_next_one() {
+fn a_caller_that_was_refused_one_file_can_write_the_next_one() {
     in_both_modes(|kernel| {
         let [_, ann, _, eve] = programs(kernel);
         let who = eve.caller();
@@ -74,7 +75,7 @@ fn who_was_refused_one_file_writes_the_next_one() {
 }
 
 #[test]
-fn who_may_not_write_what_another_writes_may_still_empty_the_name() {
+fn a_caller_that_may_not_write_a_live_file_may_still_empty_its_name() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         kernel.open_as(&ann.caller(), "file", 1, WRITE, Some(0o600)).unwrap();
@@ -86,7 +87,7 @@ fn who_may_not_write_what_another_writes_may_still_empty_the_name() {
 }
 
 #[test]
-fn who_was_refused_may_write_once_the_rights_allow_it() {
+fn a_refused_caller_may_write_once_the_rights_allow_it() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         let who = bob.caller();
@@ -103,7 +104,7 @@ fn who_was_refused_may_write_once_the_rights_allow_it() {
 }
 
 #[test]
-fn what_was_renamed_before_its_close_does_not_replace_what_came_after() {
+fn a_file_renamed_before_its_close_does_not_replace_a_later_arrival() {
     in_both_modes(|kernel| {
         let [root, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -161,7 +162,7 @@ fn a_file_is_emptied_through_its_descriptor_whatever_its_name_has_got() {
 }
 
 #[test]
-fn who_found_a_name_gone_means_the_next_name_by_itself() {
+fn a_call_after_one_that_found_its_name_gone_is_a_new_call() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -176,7 +177,7 @@ fn who_found_a_name_gone_means_the_next_name_by_itself() {
 }
 
 #[test]
-fn a_file_is_known_by_the_names_that_it_has_left() {
+fn a_file_is_found_by_its_remaining_names() {
     in_both_modes(|kernel| {
         let [_, ann, bob, _] = programs(kernel);
         let who = ann.caller();
@@ -202,7 +203,7 @@ fn a_mode_that_is_set_on_a_removed_file_brings_it_back_with_its_close() {
             kernel.set_mode(&who, 1, mode).unwrap();
             kernel.close(&who, 1).unwrap();
             let found = kernel.stat(&who, "file").map(|attr| u32::from(attr.perm));
-            // As it is, it is the file that was removed.
+            // Without a change of its mode it is the file that was removed.
             assert_eq!(found, if mode == 0o600 { Ok(mode) } else { Err(Errno::ENOENT) });
         }
     });
@@ -225,7 +226,7 @@ fn a_mode_that_is_set_through_a_second_descriptor_brings_a_new_file_back() {
 }
 
 #[test]
-fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
+fn a_closed_file_does_not_replace_a_later_link() {
     in_both_modes(|kernel| {
         let [_, ann, ..] = programs(kernel);
         let who = ann.caller();
@@ -240,7 +241,8 @@ fn what_was_closed_does_not_replace_a_link_that_has_come_since() {
     });
 }
 
-/// What a mapping holds after the close is published by the rights of its writer, not of the file's owner.
+/// Bytes that a mapping holds after the close are published with the rights of their writer, not of
+/// the file's owner.
 #[test]
 fn p14_isolation_of_what_a_mapping_publishes() {
     in_both_modes(|kernel| {
@@ -258,7 +260,7 @@ fn p14_isolation_of_what_a_mapping_publishes() {
 }
 
 #[test]
-fn what_was_closed_and_removed_does_not_go_along_with_the_next_file_of_its_name() {
+fn a_closed_and_removed_file_does_not_move_with_the_next_file_of_its_name() {
     for written_late in [false, true] {
         in_both_modes(|kernel| {
             let [_, ann, bob, _] = programs(kernel);
@@ -283,7 +285,8 @@ fn what_was_closed_and_removed_does_not_go_along_with_the_next_file_of_its_name(
     }
 }
 
-/// A file that another node has removed after its close is there again while it is open for writing, as one that was not closed.
+/// A file that another node has removed after its close is visible again while it is open for
+/// writing, like a file that was not closed.
 #[test]
 fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
     in_both_modes(|kernel| {
@@ -292,7 +295,7 @@ fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
         kernel.duplicate(1, 2);
         kernel.write(1, 0, b"text").unwrap();
         kernel.close(&ann.caller(), 1).unwrap();
-        // Its closed bytes are kept elsewhere.
+        // Its closed bytes are preserved.
         assert_eq!(get(kernel, &bob, "file"), b"text");
         kernel.write(2, 0, b"t").unwrap();
         arrives(kernel, "file", None);
@@ -307,7 +310,7 @@ fn a_removed_file_that_is_opened_by_a_descriptor_is_found_by_its_name() {
 }
 
 #[test]
-fn what_is_made_under_a_removed_name_takes_it_from_what_was_closed() {
+fn a_file_made_under_a_removed_name_takes_the_name_from_a_closed_one() {
     for is_dir in [false, true] {
         in_both_modes(|kernel| {
             let [_, ann, bob, _] = programs(kernel);

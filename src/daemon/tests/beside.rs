@@ -1,4 +1,4 @@
-//! Writing beside others: by descriptors whose names have moved on.
+//! Writers beside others: through descriptors whose names have moved on.
 
 use hearthfs_mount::{Errno, OpenFlags};
 
@@ -7,7 +7,7 @@ use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
 use super::users::{ANN, BOB, ROOT};
 
-/// Does all that is done to an open file, and expects it to have this size.
+/// Makes every call on an open file, and expects the file to have this size.
 fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64) {
     let who = program.caller();
     for by_handle in [false, true] {
@@ -20,7 +20,7 @@ fn use_open_file(kernel: &mut Kernel<'_>, program: &Program, fd: u32, size: u64)
 }
 
 #[test]
-fn an_open_file_without_a_name_can_be_asked_for_when_its_writer_is_done() {
+fn calls_on_an_open_file_without_a_name_work_after_its_writer_is_done() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         let (who, whom) = (one.caller(), other.caller());
@@ -41,7 +41,7 @@ fn an_open_file_without_a_name_can_be_asked_for_when_its_writer_is_done() {
 }
 
 #[test]
-fn who_empties_what_was_published_beside_an_open_file_leaves_it_empty() {
+fn a_version_that_is_emptied_beside_an_open_file_stays_empty() {
     in_both_modes(|kernel| {
         let (first, second) = (Program::start(), Program::start());
         put(kernel, &first, "file", b"");
@@ -56,7 +56,7 @@ fn who_empties_what_was_published_beside_an_open_file_leaves_it_empty() {
 }
 
 #[test]
-fn who_writes_an_empty_file_goes_with_its_name_when_another_has_published_there() {
+fn a_written_empty_file_follows_its_name_although_another_has_published_there() {
     in_both_modes(|kernel| {
         let (first, second) = (Program::start(), Program::start());
         let who = first.caller();
@@ -84,7 +84,7 @@ fn who_writes_an_empty_file_goes_with_its_name_when_another_has_published_there(
 }
 
 #[test]
-fn what_is_written_to_an_empty_file_goes_with_it_when_a_new_one_takes_its_name() {
+fn writes_to_an_empty_file_are_lost_when_a_new_one_takes_its_name() {
     in_both_modes(|kernel| {
         let (first, second) = (Program::start(), Program::start());
         let (who, whom) = (first.caller(), second.caller());
@@ -102,7 +102,7 @@ fn what_is_written_to_an_empty_file_goes_with_it_when_a_new_one_takes_its_name()
 }
 
 #[test]
-fn a_mode_that_is_set_beside_a_writer_stays_when_that_one_closes() {
+fn a_mode_that_is_set_beside_a_writer_stays_after_its_close() {
     in_both_modes(|kernel| {
         let (writer, other) = (Program::start(), Program::start());
         put(kernel, &other, "file", b"text");
@@ -123,7 +123,7 @@ fn an_empty_file_that_its_writer_empties_again_is_not_published() {
         put(kernel, &other, "file", b"");
         kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
         kernel.open(&writer.caller(), "file", 2, REPLACE, false).unwrap();
-        // What has come from another node meanwhile is not replaced by nothing.
+        // The empty file does not replace a file that another node has put there meanwhile.
         kernel.expect_arrival("file", Some((b"text", ROOT.makes(0o644))), 0);
         kernel.stat(&other.caller(), "file").unwrap();
         kernel.close(&writer.caller(), 1).unwrap();
@@ -132,9 +132,10 @@ fn an_empty_file_that_its_writer_empties_again_is_not_published() {
     });
 }
 
-/// A closed file whose name an unpublished one has got by a rename is no more what a writer by the name opens.
+/// If an unpublished file was renamed over a closed file, a writer that opens the name gets the
+/// renamed one.
 #[test]
-fn a_writer_opens_what_was_renamed_over_a_closed_file() {
+fn a_writer_opens_the_file_that_was_renamed_over_a_closed_one() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
@@ -154,9 +155,10 @@ fn a_writer_opens_what_was_renamed_over_a_closed_file() {
     });
 }
 
-/// What was closed and is written on loses its name to a file that is renamed there, also where the daemon sees no write.
+/// A closed file that is still written loses its name to a file that is renamed there, even if the
+/// daemon sees no write.
 #[test]
-fn what_is_written_after_a_rename_over_a_closed_file_is_lost() {
+fn writes_to_a_closed_file_after_a_rename_over_it_are_lost() {
     in_both_modes(|kernel| {
         let (first, second) = (Program::start(), Program::start());
         let (who, whom) = (first.caller(), second.caller());
@@ -185,7 +187,7 @@ fn what_is_written_after_a_rename_over_a_closed_file_is_lost() {
 }
 
 #[test]
-fn who_opens_a_version_by_its_descriptor_writes_the_file_that_goes_on_from_it() {
+fn a_version_that_is_reopened_by_its_descriptor_joins_the_file_that_goes_on_from_it() {
     in_both_modes(|kernel| {
         let [one, other, third] = [ROOT; 3].map(Program::start_as);
         let (who, whom) = (one.caller(), third.caller());
@@ -196,7 +198,7 @@ fn who_opens_a_version_by_its_descriptor_writes_the_file_that_goes_on_from_it() 
         kernel.write(1, 0, b"closed").unwrap();
         kernel.close(&who, 1).unwrap();
         put(kernel, &third, "file", b"between");
-        // It begins from that, and is the newest file that is being written there.
+        // This open begins from the version in between, and is the newest live file of the name.
         kernel.open(&other.caller(), "file", 4, write, false).unwrap();
         kernel.write(2, 0, b"C").unwrap();
         kernel.close(&who, 2).unwrap();
@@ -212,7 +214,8 @@ fn who_opens_a_version_by_its_descriptor_writes_the_file_that_goes_on_from_it() 
     });
 }
 
-/// What was closed unwritten is not what a name of the file has by now, also if it was emptied at its beginning.
+/// A file that was closed unwritten differs from what another of its names has by now, even if it
+/// was emptied at its beginning.
 #[test]
 fn a_file_with_two_names_is_emptied_by_a_program_that_has_left_an_older_version_open() {
     in_both_modes(|kernel| {

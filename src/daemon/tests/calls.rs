@@ -1,4 +1,5 @@
-//! What programs ask of a kernel, and what they are shown: the words in which node and model are compared.
+//! The calls that programs make to a kernel, and what these calls return: the terms in which node
+//! and model are compared.
 
 use std::fmt;
 
@@ -7,7 +8,7 @@ use hearthfs_mount::{Errno, FlockKind, OpenFlags};
 use super::kernel::Fd;
 use super::users::Rights;
 
-/// Bytes of a file, printed as runs.
+/// Bytes of a file. They are printed as runs.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Text(pub(super) Vec<u8>);
 
@@ -25,7 +26,7 @@ impl fmt::Debug for Text {
 /// A system call of one program.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Call {
-    /// `mode`: it is made if it is missing.
+    /// With `mode`, the file is made if it is missing.
     Open {
         path: &'static str,
         fd: Fd,
@@ -38,7 +39,7 @@ pub(super) enum Call {
         new: Fd,
         flags: OpenFlags,
     },
-    /// `dup`, or, for another program, what it inherits or is sent.
+    /// `dup`, or, for another program, a descriptor that it inherits or receives.
     Duplicate {
         fd: Fd,
         new: Fd,
@@ -172,7 +173,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// What kind of thing a name leads to.
+/// The kind of thing that a name leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Dir,
@@ -180,19 +181,19 @@ pub(super) enum Kind {
     File,
 }
 
-/// What a call that succeeds shows.
+/// What a successful call returns.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Shown {
     Nothing,
     Bytes(Text),
     Names(Vec<String>),
-    /// Of a model, a size that is not there is any.
+    /// In a model, a missing size matches any size.
     Attrs(Kind, Rights, Option<u64>),
 }
 
 pub(super) type Seen = Result<Shown, Errno>;
 
-/// Reports whether what was seen is what was to be seen.
+/// Reports whether the result of a call is the expected one.
 pub(super) fn agrees(seen: &Seen, wanted: &Seen) -> bool {
     match (seen, wanted) {
         (Ok(Shown::Attrs(kind, rights, _)), Ok(Shown::Attrs(wanted, other, None))) => {

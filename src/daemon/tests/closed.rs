@@ -1,4 +1,5 @@
-//! Directories that another node closes while a call is on its way: the kernel has checked what they were before.
+//! Directories that another node closes to others while a call is in flight: the kernel has checked
+//! the old mode.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::programs::Program;
 use super::users::{EVE, ROOT};
 use crate::fs::Filesystem;
 
-/// Asks for a name as a kernel does that has let the caller search the directory.
+/// Looks a name up, as a kernel does that has let the caller search the directory.
 fn look_up(
     runtime: &Runtime,
     fs: &Filesystem,

@@ -1,5 +1,5 @@
-//! Faults that were put in on purpose, and that single random calls came to late or never: one case for each
-//! (docs/faults.md).
+//! Faults that were inserted on purpose and that random single calls found late or never: one case
+//! for each (docs/faults.md).
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
@@ -37,7 +37,7 @@ fn a_childs_close_is_not_that_of_its_parent() {
 }
 
 #[test]
-fn what_is_written_by_a_descriptor_that_was_left_is_published_by_its_close() {
+fn writes_through_a_remaining_descriptor_are_published_by_its_close() {
     in_both_modes(|kernel| {
         let [opener, heir, other] = std::array::from_fn(|_| Program::start());
         for flags in [REPLACE, EMPTY] {
@@ -56,7 +56,7 @@ fn what_is_written_by_a_descriptor_that_was_left_is_published_by_its_close() {
 }
 
 #[test]
-fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
+fn a_remaining_descriptor_that_writes_nothing_more_replaces_nothing() {
     in_both_modes(|kernel| {
         let [opener, heir, other] = std::array::from_fn(|_| Program::start());
         for flags in [REPLACE, EMPTY] {
@@ -72,9 +72,10 @@ fn a_descriptor_that_was_left_and_wrote_nothing_more_replaces_nothing() {
     });
 }
 
-/// With passthrough a mapping outlives the last word of its file that the daemon gets.
+/// With passthrough, a mapping lasts longer than the last request for its file that the daemon
+/// gets.
 #[test]
-fn what_is_stored_after_the_end_of_a_file_changes_no_entry() {
+fn stores_after_the_end_of_a_file_change_no_entry() {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
     let kernel = &mut Kernel::start(&runtime, node(&dir), true);
     let (one, other) = (Program::start(), Program::start());
@@ -111,7 +112,7 @@ fn the_lock_of_a_file_goes_with_its_last_descriptor() {
 }
 
 #[test]
-fn a_file_of_another_user_is_emptied_as_ones_own() {
+fn a_file_of_another_user_is_emptied_like_an_own_file() {
     in_both_modes(|kernel| {
         let [ann, bob] = [ANN, BOB].map(Program::start_as);
         kernel.chmod(&Program::start().caller(), "", 0o777).unwrap();
@@ -128,7 +129,7 @@ fn a_file_of_another_user_is_emptied_as_ones_own() {
 }
 
 #[test]
-fn a_file_that_is_renamed_keeps_its_inode_over_another() {
+fn a_file_that_is_renamed_over_another_keeps_its_inode() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         put(kernel, &one, "old", b"old");
@@ -141,9 +142,10 @@ fn a_file_that_is_renamed_keeps_its_inode_over_another() {
     });
 }
 
-/// The kernel has checked the version before: what has come since is another user's, and closed to all others.
+/// The kernel has checked the version before. The version that has arrived since belongs to another
+/// user and is closed to all others.
 #[test]
-fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
+fn a_writer_does_not_begin_from_a_file_that_came_meanwhile_and_that_it_may_not_open() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
@@ -163,7 +165,7 @@ fn who_was_led_to_an_open_file_does_not_begin_from_a_closed_one() {
 }
 
 #[test]
-fn who_found_an_open_file_does_not_read_the_closed_one_that_has_its_name_now() {
+fn a_reader_does_not_read_a_file_that_came_meanwhile_and_that_it_may_not_open() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
@@ -191,7 +193,7 @@ fn who_found_an_open_file_does_not_read_the_closed_one_that_has_its_name_now() {
 }
 
 #[test]
-fn what_a_killed_writer_has_written_is_not_read_by_who_found_its_name_before() {
+fn a_reader_that_found_the_name_of_a_killed_writer_does_not_read_its_bytes() {
     in_both_modes(|kernel| {
         let (mut writer, reader) = (Program::start(), Program::start());
         kernel.open(&writer.caller(), "file", 1, EMPTY, true).unwrap();
@@ -205,7 +207,7 @@ fn what_a_killed_writer_has_written_is_not_read_by_who_found_its_name_before() {
     });
 }
 
-/// Asks for a name as the kernel does; returns for how long it may be remembered.
+/// Looks a name up as the kernel does. Returns how long it may be remembered.
 fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) -> Duration {
     let fs = kernel.rooms().fs.clone();
     let Answer::Now(reply) = fs.lookup(&program.caller(), dir, OsStr::new(name)) else {
@@ -216,7 +218,7 @@ fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) 
     found.entry_ttl
 }
 
-/// Each time that all names are taken back, every program has to ask anew for every name.
+/// Each time all names are taken back, every program has to look every name up again.
 #[test]
 fn a_temporary_that_becomes_a_member_takes_no_names_back() {
     const DIR: &str = "numba/d";
@@ -242,7 +244,7 @@ fn a_temporary_that_becomes_a_member_takes_no_names_back() {
     });
 }
 
-/// The kernel takes what it remembers of the old name for the new one.
+/// The kernel moves what it remembers of the old name to the new one.
 #[test]
 fn p6_units_are_not_seen_early_by_a_name_that_was_remembered() {
     in_both_modes(|kernel| {
@@ -257,8 +259,8 @@ fn p6_units_are_not_seen_early_by_a_name_that_was_remembered() {
     });
 }
 
-/// A version of another node comes before the open, and one more before the second try: what was found by then is of the
-/// first of them.
+/// One version of another node arrives before the open, and another before the second try. What the
+/// first try has found belongs to the first of them.
 #[test]
 fn p6_units_that_move_twice_while_they_are_opened_are_one_version_or_a_miss() {
     const NAMES: [&str; 3] = ["triton/KEY/a", "triton/KEY/b", "triton/KEY/__grp__.json"];
@@ -274,7 +276,7 @@ fn p6_units_that_move_twice_while_they_are_opened_are_one_version_or_a_miss() {
         let mut moments = 0_u8;
         let opened = kernel.race(&reader.caller(), NAMES[2], Ok((1, READ)), |kernel| {
             moments += 1;
-            // Between what is found and what is opened, each time.
+            // A version arrives between what is found and what is opened, each time.
             if moments.is_multiple_of(2) {
                 let bytes = moments.to_string().into_bytes();
                 let files = NAMES.map(|name| (name.to_owned(), bytes.clone()));

@@ -1,4 +1,4 @@
-//! Cases that have to be made: what no kernel and no random program would come to.
+//! Cases that have to be constructed, because no kernel and no random program would reach them.
 
 use std::ffi::OsStr;
 use std::sync::Arc;
@@ -93,7 +93,8 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     kernel.open(&who, "large", 1, UPDATE, true).unwrap();
     kernel.write(1, 0, &vec![7; LARGE]).unwrap();
     kernel.close_duplicate(&who, 1).unwrap();
-    // What was closed has to be read again once no process can write it, and a thread was promised that it may.
+    // The closed bytes have to be read again once no process can write to the file, and a thread
+    // has a seat to write to it.
     kernel.write(1, 0, b"changed").unwrap();
     let stale = kernel.open_late(&late.caller(), "large", UPDATE, |_| {});
     assert_eq!(stale, Err(Errno::ESTALE));
@@ -101,7 +102,7 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     kernel.close(&who, 1).unwrap();
     let lives = |kernel: &Kernel<'_>| kernel.rooms().fs.held().2;
     assert_eq!(lives(&kernel), 1, "it waits for that thread");
-    // While nothing can be done beside it, that thread does something else.
+    // While no other task can run, that thread makes another call.
     let (began, begun) = std::sync::mpsc::channel();
     let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
     let hog = crate::task::spawn(runtime.handle(), "hog", async move {
@@ -120,7 +121,7 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     assert_eq!(kernel.stat(&who, "large").unwrap().size, LARGE as u64);
 }
 
-/// Counts what a kernel with epochs is told.
+/// Counts the notifications that a kernel with epochs gets.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     all: AtomicU32,
@@ -128,7 +129,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Returns how often names were taken back.
+    /// Returns how many times names were taken back.
     pub(super) fn taken_back(&self) -> u32 {
         self.all.load(Ordering::Relaxed) + self.one.load(Ordering::Relaxed)
     }

@@ -1,7 +1,8 @@
-//! A kernel above one node, as Linux does it: it remembers present and missing names and attributes for as long as it
-//! was told, forgets them when the node says so, checks modes on the inodes that it knows (`default_permissions`),
-//! repeats once from the beginning what is answered with ESTALE, and reads and writes backing files itself where it was
-//! told to.
+//! A model of the kernel above one node. Like Linux, it remembers present and missing names and
+//! attributes for as long as the node allows, and forgets them when the node says so. It checks
+//! modes on the inodes that it knows (`default_permissions`). It repeats a call once from the
+//! beginning when the answer is ESTALE. It reads and writes backing files itself where the node
+//! allows that.
 
 mod files;
 mod memory;
@@ -32,7 +33,7 @@ use crate::stamp::{NodeId, Stamp};
 /// The node whose changes arrive.
 const OTHER: NodeId = NodeId(0x07e2);
 
-/// A number by which a program calls an open file.
+/// The number by which a program refers to an open file.
 pub(super) type Fd = u32;
 
 /// One node and the kernel above it.
@@ -45,12 +46,12 @@ pub(super) struct Kernel<'a> {
     looking_after: Option<JoinHandle<()>>,
     told: Arc<Told>,
     memory: Memory,
-    /// Which open file a descriptor or a mapping is of.
+    /// The open file of each descriptor or mapping.
     descriptors: BTreeMap<Fd, Fd>,
     /// Open files, by the first descriptor of each.
     files: HashMap<Fd, File>,
     stored: Vec<Stored>,
-    /// What arrives from another node, and how many requests come before it.
+    /// What arrives from another node, and how many requests come before that.
     arrival: RefCell<Vec<(TreePath, Op)>>,
     requests_before: Cell<u32>,
     arrived: Cell<u64>,
@@ -100,7 +101,8 @@ impl<'a> Kernel<'a> {
         self.rooms = Some(rooms);
     }
 
-    /// Ends the node, in an orderly way or as SIGKILL does, and starts it again on the same directory.
+    /// Ends the node, in an orderly way or as SIGKILL does, and starts it again on the same
+    /// directory.
     pub(super) fn restart(&mut self, orderly: bool) {
         self.end(orderly);
         self.up();
@@ -139,7 +141,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    /// Brings in what another node has done, after all that was done here.
+    /// Brings in a change of another node, with a stamp after all changes that were made here.
     fn arrive(&self) {
         let arrival = self.arrival.take();
         if arrival.is_empty() {
@@ -161,8 +163,8 @@ impl<'a> Kernel<'a> {
         ledger.apply_remote(&keys::commit_name(&stamp), &commit);
     }
 
-    /// Has a change of another node arrive after so many requests of the next system call, or at its end: a file with
-    /// its bytes, or the removal of what is there.
+    /// Makes a change of another node arrive after this many requests of the next system call, or
+    /// at its end: a file with its bytes, or a removal.
     pub(super) fn expect_arrival(
         &self,
         path: &str,
@@ -173,7 +175,7 @@ impl<'a> Kernel<'a> {
         self.requests_before.set(requests_before);
     }
 
-    /// Brings in files of another node at once, or the removal of what is there, before anything else is told of it: see
+    /// Brings in files or removals of another node at once, before any notification about them: see
     /// [`Kernel::tell`].
     pub(super) fn arrive_untold(&self, files: &[(&str, Option<Vec<u8>>)]) {
         let rights = Rights { uid: 0, gid: 0, mode: 0o644 };
@@ -185,12 +187,12 @@ impl<'a> Kernel<'a> {
         self.arrive();
     }
 
-    /// Tells of what has arrived; `any`: without the names.
+    /// Notifies of what has arrived. With `any`, the notification has no names.
     pub(super) fn tell(&self, any: bool) {
         self.rooms().engine.ledger().tell_now(any);
     }
 
-    /// Has several files of another node arrive at once.
+    /// Makes several files of another node arrive at once.
     pub(super) fn expect_unit(&self, files: &[(String, Vec<u8>)], requests_before: u32) {
         let rights = Rights { uid: 0, gid: 0, mode: 0o644 };
         let changes = files.iter().map(|(path, bytes)| self.change_of(path, Some((bytes, rights))));
@@ -198,7 +200,7 @@ impl<'a> Kernel<'a> {
         self.requests_before.set(requests_before);
     }
 
-    /// Has a change of a mode by another node arrive before the next request.
+    /// Makes a change of a mode by another node arrive before the next request.
     pub(super) fn expect_mode(&self, path: &str, mode: u32) {
         let path = tree_path(path);
         let register = self.rooms().engine.ledger().read(|fold| fold.register(&path)).unwrap();
@@ -220,7 +222,7 @@ impl<'a> Kernel<'a> {
         (path, op)
     }
 
-    /// Ends a system call: what was to arrive within it has arrived.
+    /// Ends a system call. Changes that were expected within it have arrived.
     pub(super) fn end_call(&self) {
         self.arrive();
         self.requests_before.set(0);

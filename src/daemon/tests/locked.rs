@@ -1,4 +1,4 @@
-//! Locks of names that go and come again (rule 9).
+//! Locks of names that disappear and come back (rule 9).
 
 use hearthfs_mount::{Errno, FlockKind, OpenFlags};
 
@@ -9,7 +9,7 @@ use super::users::ROOT;
 
 const WRITE: OpenFlags = OpenFlags { read: false, ..UPDATE };
 
-/// Opens a name, which is made if it is missing, and asks for its lock alone.
+/// Opens a name, which is made if it is missing, and requests its lock exclusively.
 fn lock(
     kernel: &mut Kernel<'_>,
     program: &Program,
@@ -22,7 +22,7 @@ fn lock(
     kernel.flock(&who, fd, FlockKind::Exclusive)
 }
 
-/// Has another node remove a name.
+/// Makes another node remove a name.
 fn remove_elsewhere(kernel: &Kernel<'_>, path: &str) {
     kernel.expect_arrival(path, None, 0);
     kernel.end_call();

@@ -6,7 +6,7 @@ use super::kernel::Kernel;
 use super::node::{READ, UPDATE, get, node, put, runtime};
 use super::programs::Program;
 
-/// Writes a file, closes it, and goes on through a mapping.
+/// Writes a file, closes it, and stores to it through a mapping.
 fn close_and_map(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
     let who = program.caller();
     put(kernel, program, path, bytes);
@@ -16,12 +16,12 @@ fn close_and_map(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: 
     kernel.close(&who, 1).unwrap();
     assert_eq!(&get(kernel, &Program::start(), path)[..2], b"V1");
     kernel.store(2, 0, b"V2");
-    // It is written back before the mapping goes.
+    // The stored bytes are written back before the mapping ends.
     kernel.write_back_mapping(2);
 }
 
 #[test]
-fn who_cannot_wait_for_the_end_of_a_mapping_reads_the_older_version() {
+fn a_reader_that_cannot_wait_for_the_end_of_a_mapping_reads_the_older_version() {
     let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
     let mut settings = node(&dir);
     settings.writeback.open_wait = Duration::ZERO;

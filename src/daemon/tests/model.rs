@@ -1,8 +1,9 @@
-//! The reference model: what docs/semantics.md says of names, content, rights and who sees what, as plain maps.
+//! The reference model: what docs/semantics.md says about names, content, rights, and which process
+//! sees what and when, as plain maps.
 //!
-//! Numbers of rules are those of that file. Changes are numbered, so that what two nodes did without
-//! knowing of each other can be folded: per path the later one wins (P7), and what lies in a directory
-//! keeps it there (rule 11).
+//! The numbers of rules are those of that file. Changes are numbered, so that changes which two
+//! nodes made without knowledge of each other can be folded: for each path the later one wins (P7),
+//! and a directory stays while something lies in it (rule 11).
 
 mod files;
 mod locks;
@@ -18,7 +19,7 @@ use super::calls::{Call, Kind, Seen, Shown, Text};
 use super::kernel::Fd;
 use super::users::{R, Rights, User, W, X};
 
-/// What a thing is.
+/// The kind of a thing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum What {
     Dir,
@@ -31,9 +32,9 @@ pub(super) enum What {
 pub(super) struct Thing {
     pub(super) what: What,
     pub(super) rights: Rights,
-    /// The hard links it belongs to.
+    /// Its group of hard links.
     pub(super) group: Option<u64>,
-    /// The change that put it: names one version of a file.
+    /// The change that put it. It identifies one version of a file.
     put: u64,
 }
 
@@ -41,17 +42,18 @@ pub(super) struct Thing {
 #[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Clone, PartialEq, Debug)]
 struct Draft {
-    /// `None` once it was unlinked or replaced: it will never be published.
+    /// `None` after an unlink or a replacement: it will never be published.
     name: Option<String>,
     bytes: Vec<u8>,
-    /// What its name had from it last, or what it began from.
+    /// The content that it gave its name last, or that it began from.
     left: Option<Text>,
     rights: Rights,
-    /// Who opened it for writing, and so sees its bytes.
+    /// The programs that opened it for writing, and so see its bytes.
     members: BTreeSet<usize>,
-    /// Who did so last: what ends with a mapping is published by its rights, because the end of a mapping tells of no caller.
+    /// The last of these programs. Bytes that a mapping leaves at its end are published with its
+    /// rights, because the end of a mapping has no caller.
     writer: Option<usize>,
-    /// Published even if nothing is written.
+    /// It is published even if nothing is written.
     fresh: bool,
     /// Something was written that no close has published.
     wrote: bool,
@@ -63,21 +65,21 @@ struct Draft {
     /// Nothing was written since the last close.
     as_closed: bool,
     group: Option<u64>,
-    /// The version of which it is the next one.
+    /// The version that it follows.
     began: Option<u64>,
-    /// The version that it may replace whatever its rights are.
+    /// The version that it may replace, whatever the rights of that version are.
     base: Option<u64>,
-    /// It was renamed over what is published under its name, and is not published yet: that has lost its name, though others
-    /// still find it there.
+    /// It was renamed over what is published under its name, and is not published yet. The
+    /// published version has lost its name, although others still find it there.
     renamed: bool,
 }
 
-/// What an open file is of.
+/// The object of an open file.
 #[derive(Clone, PartialEq, Debug)]
 enum Of {
-    /// A draft, as it is at each moment.
+    /// A draft, in its present state.
     Draft(usize),
-    /// One version, for ever (P3).
+    /// One version that never changes (P3).
     Version { text: Text, rights: Rights, put: u64 },
 }
 
@@ -90,9 +92,11 @@ struct File {
     of: Of,
     /// Its opener has closed it.
     closed: bool,
-    /// It was made through `/proc/self/fd` and writes what the descriptor before it is not of.
+    /// It was opened through `/proc/self/fd` and does not write the object of the descriptor before
+    /// it.
     aside: bool,
-    /// The lock of the name that it was opened by, and whether it holds that, and holds it alone.
+    /// The lock of the name that it was opened by, whether it holds that lock, and whether
+    /// exclusively.
     table: u64,
     lock: Option<bool>,
 }
@@ -110,24 +114,26 @@ struct View {
     kind: Kind,
     rights: Rights,
     size: Option<u64>,
-    /// The draft that it sees.
+    /// The draft that the program sees.
     draft: Option<usize>,
 }
 
 type Done = Result<(), Errno>;
-/// What a node knows of a path: the number of the last change, and what it left there.
+/// What a node knows about a path: the number of the last change, and the thing that the change
+/// left there.
 pub(super) type Registers = BTreeMap<String, (u64, Option<Thing>)>;
 
 /// What one node must show.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Model {
-    /// Who runs each program.
+    /// The user of each program.
     users: Vec<User>,
-    /// The rights of the root directory, and of one that is there only for what another node has put below it.
+    /// The rights of the root directory, and those of an implied directory, which exists only
+    /// because of what another node has put below it.
     root: Rights,
     implied: Rights,
     registers: Registers,
-    /// What all nodes knew when they met last.
+    /// What all nodes knew when they last synchronised.
     told: Registers,
     drafts: BTreeMap<usize, Draft>,
     files: BTreeMap<Fd, File>,
@@ -185,7 +191,7 @@ impl Model {
         self.last
     }
 
-    /// Does what a program asks, and returns what it must see.
+    /// Makes a program's call, and returns what the program must see.
     pub(super) fn call(&mut self, program: usize, call: &Call) -> Seen {
         let done = match call {
             Call::Read { fd } => return Ok(Shown::Bytes(self.read(*fd))),
@@ -237,7 +243,7 @@ impl Model {
         done.map(|()| Shown::Nothing)
     }
 
-    /// Ends all programs and what they had open; what was published stays (P4).
+    /// Ends all programs and closes what they had open. Published files stay (P4).
     pub(super) fn restart(&mut self) {
         self.drafts.clear();
         self.files.clear();
@@ -278,7 +284,8 @@ impl Model {
         live.filter(move |(path, _)| is_below(path, dir))
     }
 
-    /// Returns the drafts of a name, and of the further names of a file with hard links, oldest first.
+    /// Returns the drafts of a name, and of the other names of a file with hard links, oldest
+    /// first.
     fn drafts_at<'a>(&'a self, path: &'a str) -> impl Iterator<Item = (usize, &'a Draft)> {
         let group = self.published(path).and_then(|thing| thing.group);
         let all = self.drafts.iter().map(|(id, draft)| (*id, draft));
@@ -288,13 +295,13 @@ impl Model {
         })
     }
 
-    /// Reports whether a draft is there by itself: a process writes it, or nothing of it was ever published. What was
-    /// closed goes with what is published.
+    /// Reports whether a draft exists on its own: a process writes it, or no version of it was ever
+    /// published. A closed draft disappears together with its published version.
     fn is_private(&self, id: usize) -> bool {
         self.is_open(id) || self.drafts[&id].began.is_none()
     }
 
-    /// Yields the names of drafts that are there by themselves.
+    /// Yields the names of drafts that exist on their own.
     fn private_names(&self) -> impl Iterator<Item = &String> {
         let private = self.drafts.iter().filter(|(id, _)| self.is_private(**id));
         private.filter_map(|(_, draft)| draft.name.as_ref())
@@ -315,7 +322,8 @@ impl Model {
         self.writers(id).any(|file| !file.closed)
     }
 
-    /// Reports whether a draft is a matter of what its name has now: a process writes it, or it is the same file.
+    /// Reports whether a draft affects what its name has now: a process writes it, or it is the
+    /// same file.
     fn concerns(&self, id: usize, path: &str) -> bool {
         let (draft, published) = (&self.drafts[&id], self.published(path));
         let same = match &published {
@@ -328,21 +336,22 @@ impl Model {
         self.is_open(id) || same
     }
 
-    /// Returns the newest draft of a name that a program takes part in.
+    /// Returns the newest draft of a name that a program has opened for writing.
     fn own_draft(&self, program: usize, path: &str) -> Option<usize> {
         let mine = self.drafts_at(path).filter(|(_, draft)| draft.members.contains(&program));
         mine.map(|(id, _)| id).filter(|id| self.concerns(*id, path)).last()
     }
 
-    /// Reports whether what is published is written on through what its opener has left open: the size by the name may be
-    /// that of either (semantics, "What is not promised").
+    /// Reports whether a published file is still written through a descriptor or mapping that its
+    /// opener has left. The size under the name may then be the old or the new one (semantics,
+    /// "What is not promised").
     fn is_written_after_its_close(&self, path: &str, thing: &Thing) -> bool {
         let mut left = self.drafts_at(path).filter(|(id, _)| !self.is_open(*id));
         left.any(|(_, draft)| draft.wrote && draft.began == Some(thing.put))
     }
 
-    /// Returns what a program finds under a name: its own draft, what is published, or, where there is nothing yet,
-    /// what others write (rules 1 to 3).
+    /// Returns what a program finds under a name: its own draft, else what is published, else what
+    /// others write (rules 1 to 3).
     fn view(&self, program: usize, path: &str) -> Option<View> {
         let of_draft = |id: usize, size| {
             let rights = self.drafts[&id].rights;
@@ -356,7 +365,7 @@ impl Model {
             let size = size.filter(|_| !self.is_written_after_its_close(path, &thing));
             return Some(View { kind: thing.kind(), rights: thing.rights, size, draft: None });
         }
-        // How far another process has come with its file makes no difference.
+        // The progress of another process with its file makes no difference.
         let private = self.drafts_at(path).filter(|(id, _)| self.is_private(*id));
         private.last().map(|(id, _)| of_draft(id, None))
     }
@@ -369,7 +378,7 @@ impl Model {
         self.published(path).map_or(self.root, |thing| thing.rights)
     }
 
-    /// Checks that a program may add or take away names in the directory of a path.
+    /// Checks that a program may add or remove names in the directory of a path.
     fn permit_change(&self, program: usize, path: &str) -> Done {
         self.permit(program, self.rights_of_dir(parent(path)), W | X)
     }
@@ -395,7 +404,8 @@ impl Model {
     }
 
     fn remove(&mut self, path: &str) {
-        // Rule 11: a directory that is there only for what lies in it stays when that goes.
+        // Rule 11: a directory that exists only because of what lies in it stays when the last of
+        // that is removed.
         let dir = parent(path);
         if !dir.is_empty() && !matches!(self.registers.get(dir), Some((_, Some(_)))) {
             let rights = Rights { mode: 0o755, ..self.implied };
@@ -406,7 +416,7 @@ impl Model {
         self.registers.insert(path.to_owned(), (number, None));
     }
 
-    /// Returns every path that is visible to a program that writes nothing and may read all.
+    /// Returns every path that is visible to a program that writes nothing and may read everything.
     pub(super) fn tree(&self) -> BTreeMap<String, (What, Rights)> {
         let mut tree = BTreeMap::new();
         let all = self.live_below("").map(|(path, _)| path.clone());

@@ -1,4 +1,5 @@
-//! The plainest node that tests start from: no store, on a directory of its own. And what most tests do with it.
+//! The simplest node for tests, without a store and on a directory of its own, and the operations
+//! that most tests make on it.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::kernel::Kernel;
 use super::programs::Program;
 use crate::config::{ByteSize, Settings};
 
-/// How a file is opened to read it.
+/// How a file is opened for reading.
 pub(super) const READ: OpenFlags = OpenFlags {
     read: true,
     write: false,
@@ -17,9 +18,9 @@ pub(super) const READ: OpenFlags = OpenFlags {
     exclusive: false,
     direct: false,
 };
-/// How a file is opened to change it.
+/// How a file is opened for changes.
 pub(super) const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
-/// How a file is opened to write it anew.
+/// How a file is opened to be replaced.
 pub(super) const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
 
 pub(super) fn node(dir: &tempfile::TempDir) -> Settings {

@@ -1,5 +1,6 @@
-//! Random programs that look at what another node changes, while the thread that brought it in has not told of it yet: who has
-//! seen one change sees every earlier one (P5), whatever the kernel remembers.
+//! Random programs that look at changes of another node, before the thread that brought these in
+//! has sent its notification. A program that has seen one change sees every earlier one (P5),
+//! whatever the kernel remembers.
 //!
 //! `HEARTHFS_TEST_SEEDS=N` runs N of them.
 
@@ -19,7 +20,7 @@ const PROGRAMS: usize = 2;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// A commit of another node: which files it puts, and which it removes.
+    /// A commit of another node: the files that it puts, and the files that it removes.
     Arrive {
         puts: [bool; PATHS.len()],
         removes: [bool; PATHS.len()],
@@ -46,13 +47,13 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What was put at each path by which commit: files of as many bytes as the number of the commit says.
+/// Which commit has put each path. The size of a file is the number of its commit.
 struct Scene<'a> {
     kernel: Kernel<'a>,
     programs: [Program; PROGRAMS],
     versions: [Vec<(usize, Option<usize>)>; PATHS.len()],
     commits: usize,
-    /// The last commit of which something was seen, or that was told.
+    /// The last commit that a program has seen, or that the kernel was notified of.
     seen: usize,
     said: String,
 }
@@ -61,7 +62,7 @@ impl<'a> Scene<'a> {
     fn new(mut kernel: Kernel<'a>) -> Self {
         let programs = std::array::from_fn(|_| Program::start());
         kernel.mkdir(&programs[0].caller(), "d").unwrap();
-        // The directory is there for another reason as well.
+        // This file makes the directory exist independently of the arrivals.
         put(&mut kernel, &programs[0], "d/own", b"");
         let versions = std::array::from_fn(|_| vec![(0, None)]);
         Self { kernel, programs, versions, commits: 0, seen: 0, said: String::new() }
@@ -80,7 +81,8 @@ impl<'a> Scene<'a> {
         self.kernel.arrive_untold(&files);
     }
 
-    /// Checks that a program has seen a version of a path, by its size, that is not older than what was seen before.
+    /// Checks that the version a program has seen at a path, by its size, is not older than what
+    /// was seen before.
     fn saw(&mut self, at: usize, size: Option<usize>) {
         let known = &self.versions[at];
         let oldest = known.iter().rposition(|(commit, _)| *commit <= self.seen).unwrap();
@@ -123,7 +125,7 @@ proptest! {
     #![proptest_config(config(12))]
 
     #[test]
-    fn p5_who_has_seen_a_change_sees_every_earlier_one(
+    fn p5_a_program_that_has_seen_a_change_sees_every_earlier_one(
         passthrough in any::<bool>(),
         acts in vec((0..PROGRAMS, any_act()), 1..60),
     ) {
@@ -162,7 +164,7 @@ fn p5_a_change_that_was_seen_takes_back_what_the_kernel_remembers_of_others() {
 }
 
 #[test]
-fn p5_what_is_told_without_names_may_be_any_name() {
+fn p5_a_notification_without_names_may_concern_any_name() {
     in_both_modes(|kernel| {
         let program = Program::start();
         put(kernel, &program, "known", b"old");

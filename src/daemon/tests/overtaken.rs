@@ -1,4 +1,5 @@
-//! What comes from another node while a program here writes: what the name has when the program is done.
+//! Changes of another node that arrive while a program here writes: what the name has when the
+//! program is done.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt as _;
@@ -26,7 +27,7 @@ fn path_of(path: &str) -> TreePath {
     path.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
 }
 
-/// Brings in what another node has put at a moment.
+/// Brings in a change that another node has made at a given moment.
 fn arrives(kernel: &Kernel<'_>, path: &str, op: Op, put: Stamp, sequence: u64) {
     let path = path_of(path);
     let ledger = kernel.rooms().engine.ledger();
@@ -44,7 +45,7 @@ fn arrives(kernel: &Kernel<'_>, path: &str, op: Op, put: Stamp, sequence: u64) {
     ledger.apply_remote(&keys::commit_name(&stamp), &commit);
 }
 
-/// Makes what another node has put: a file with these bytes, which are here.
+/// Makes the put of another node: a file with these bytes, which are on this node.
 fn file_of(kernel: &Kernel<'_>, bytes: &[u8]) -> Op {
     let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
     let (file, staged) = kernel.rooms().engine.ledger().staging().create().unwrap();
@@ -62,7 +63,7 @@ fn begin_and_rename(kernel: &mut Kernel<'_>, program: &Program, from: &str, to: 
 }
 
 #[test]
-fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
+fn a_file_renamed_over_a_name_replaces_the_version_under_it() {
     in_both_modes(|kernel| {
         let (root, ann) = (Program::start(), Program::start_as(ANN));
         kernel.mkdir_as(&root.caller(), "dir", STICKY | 0o777).unwrap();
@@ -71,7 +72,7 @@ fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
         assert_eq!(get(kernel, &root, "dir/file"), b"first", "until it is closed");
         kernel.close(&ann.caller(), 1).unwrap();
         assert_eq!(get(kernel, &root, "dir/file"), b"renamed");
-        // A further name of what it replaces makes no difference.
+        // Another name of the replaced file makes no difference.
         kernel.chmod(&ann.caller(), "dir/file", 0o444).unwrap();
         begin_and_rename(kernel, &ann, "dir/new", "dir/file");
         kernel.link(&root.caller(), "dir/file", "dir/twin").unwrap();
@@ -83,14 +84,14 @@ fn what_is_renamed_over_a_name_replaces_what_it_was_renamed_over() {
 }
 
 #[test]
-fn what_is_renamed_over_a_link_replaces_it_at_its_close() {
+fn a_file_renamed_over_a_link_replaces_the_link_at_its_close() {
     in_both_modes(|kernel| {
         let root = Program::start();
         kernel.symlink(&root.caller(), "file", "elsewhere").unwrap();
         begin_and_rename(kernel, &root, "new", "file");
         kernel.close(&root.caller(), 1).unwrap();
         assert_eq!(get(kernel, &root, "file"), b"renamed");
-        // One that has come since is not what it was renamed over.
+        // A link that was made since is not the one that it was renamed over.
         begin_and_rename(kernel, &root, "new", "file");
         kernel.unlink(&root.caller(), "file").unwrap();
         kernel.symlink(&root.caller(), "file", "elsewhere").unwrap();
@@ -100,7 +101,7 @@ fn what_is_renamed_over_a_link_replaces_it_at_its_close() {
 }
 
 #[test]
-fn what_is_renamed_over_a_name_does_not_replace_what_another_user_makes_there_later() {
+fn a_file_renamed_over_a_name_does_not_replace_a_later_file_of_another_user() {
     in_both_modes(|kernel| {
         let (root, ann) = (Program::start(), Program::start_as(ANN));
         kernel.mkdir_as(&root.caller(), "dir", STICKY | 0o777).unwrap();
@@ -117,7 +118,7 @@ fn what_is_renamed_over_a_name_does_not_replace_what_another_user_makes_there_la
 }
 
 #[test]
-fn no_close_puts_a_file_in_the_place_of_a_directory() {
+fn no_close_replaces_a_directory_by_a_file() {
     in_both_modes(|kernel| {
         let root = Program::start();
         let who = root.caller();
@@ -127,7 +128,8 @@ fn no_close_puts_a_file_in_the_place_of_a_directory() {
         arrives(kernel, "file", directory, kernel.rooms().engine.ledger().next_stamp(), 0);
         kernel.close(&who, 1).unwrap();
         assert_eq!(kernel.list(&who, "file").unwrap(), [""; 0]);
-        // Nor in the place of one that is there only for what lies in it.
+        // A close does not replace an implied directory either, which exists only because of what
+        // lies in it.
         kernel.open(&who, "other", 1, UPDATE, true).unwrap();
         kernel.write(1, 0, b"text").unwrap();
         kernel.expect_arrival("other/below", Some((b"of another node", ROOT.makes(0o644))), 0);
@@ -138,26 +140,26 @@ fn no_close_puts_a_file_in_the_place_of_a_directory() {
     });
 }
 
-/// What happens before another one, in the tests below.
+/// A step that happens before another one, in the tests below.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Step {
     /// The other node puts its version.
     Put,
-    /// It arrives.
+    /// That version arrives.
     Arrive,
-    /// A program here begins its file, and writes some of it.
+    /// A program here begins its file, and writes part of it.
     Begin,
     Close,
-    /// It opens the file once more, and appends.
+    /// The program opens the file once more, and appends.
     Append,
     ChangeMode,
-    /// It makes a further name for its file.
+    /// The program makes another name for its file.
     Link,
     Rename,
 }
 use Step::{Append, Arrive, Begin, ChangeMode, Close, Link, Put, Rename};
 
-/// Does all this, and returns what the name has then.
+/// Carries out all steps, and returns what the name has then.
 fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
     let program = Program::start();
     let who = program.caller();
@@ -196,7 +198,7 @@ fn p7_one_winner_by_rename_is_the_first_version_however_long_the_other_was_writt
         let root = Program::start();
         kernel.mkdir(&root.caller(), "jax").unwrap();
         let cases = [
-            // Begun before the other came.
+            // Begun before the other version arrived.
             (true, &[Begin, Put, Arrive, Close, Rename][..]),
             (true, &[Put, Begin, Arrive, Close, Rename]),
             (true, &[Begin, Put, Close, Arrive, Rename]),
@@ -207,7 +209,7 @@ fn p7_one_winner_by_rename_is_the_first_version_however_long_the_other_was_writt
             (true, &[Begin, Put, Arrive, Rename, Close]),
             (true, &[Put, Begin, Arrive, Rename, Close]),
             (true, &[Put, Begin, Rename, Arrive, Close]),
-            // Begun after it.
+            // Begun after the other version arrived.
             (false, &[Put, Arrive, Begin, Close, Rename]),
             (false, &[Put, Arrive, Begin, Close, Append, Rename]),
             (false, &[Put, Arrive, Begin, Rename, Close]),
@@ -239,7 +241,8 @@ fn p7_one_winner_by_rename_of_two_programs_of_one_node_is_the_first() {
         kernel.close(&who, 1).unwrap();
         kernel.rename(&who, TEMPORARY, KEPT).unwrap();
         assert_eq!(get(kernel, &one, KEPT), b"other");
-        // What was begun later replaces it, though attributes of it have come meanwhile.
+        // A file that is begun later replaces it, although a change of its attributes has arrived
+        // meanwhile.
         put(kernel, &one, TEMPORARY, b"repaired");
         let ledger = kernel.rooms().engine.ledger();
         let there = path_of(KEPT);

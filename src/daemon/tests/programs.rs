@@ -1,4 +1,5 @@
-//! Made-up programs: real processes that do nothing, so that the node sees a process behind each call.
+//! Artificial programs: real processes that do nothing, so that the node sees a process behind each
+//! call.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -11,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::users::{ROOT, User};
 
-/// Starts all programs of this run. If each were started from here, the moment between fork and exec would
-/// hold the lock of every cache directory that some other test has open just then. Each
-/// test has one of its own.
+/// Starts all programs of this run. Each test has a nursery of its own. If the test process started
+/// each program itself, the moment between fork and exec would keep alive the lock of every cache
+/// directory that another test has open just then.
 static NURSERIES: Mutex<BTreeMap<String, Nursery>> = Mutex::new(BTreeMap::new());
 
-/// A shell that starts programs until its input ends, which it does with this process.
+/// A shell that starts programs until its input ends, which happens when this process ends.
 struct Nursery {
     _shell: Child,
     ask: ChildStdin,
@@ -25,7 +26,8 @@ struct Nursery {
 
 impl Nursery {
     fn start() -> Self {
-        // The parent of a program never buries it: that it was killed can be seen for as long as it takes.
+        // The parent of a program never waits for it, so it stays visible that the program was
+        // killed.
         let script = "while read -r line; do
             set -- $line
             if [ $1 = until ]; then
@@ -42,7 +44,7 @@ impl Nursery {
     }
 }
 
-/// A process that waits to be killed, and its parent, which waits too.
+/// A process that waits to be killed, and its parent, which waits as well.
 #[derive(Debug)]
 pub(super) struct Program(Pid, Pid, User);
 
@@ -51,7 +53,8 @@ impl Program {
         Self::start_as(ROOT)
     }
 
-    /// Starts one in the supplementary groups of a user, which takes root where there are any.
+    /// Starts a program with the supplementary groups of a user. If there are any, this requires
+    /// root.
     pub(super) fn start_as(user: User) -> Self {
         let groups: Vec<String> = user.groups.iter().map(u32::to_string).collect();
         let ask = if groups.is_empty() {
@@ -62,7 +65,7 @@ impl Program {
         Self::ask(&ask, user)
     }
 
-    /// Starts one that exits by itself as soon as a file is there.
+    /// Starts a program that exits by itself as soon as a file exists.
     pub(super) fn start_until(file: &Path) -> Self {
         Self::ask(&format!("until {}\n", file.display()), ROOT)
     }
@@ -77,7 +80,7 @@ impl Program {
         let mut pids =
             line.split_whitespace().map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
         let program = Self(pids.next().unwrap(), pids.next().unwrap(), user);
-        // Up to then its parent is a shell, which buries the dead.
+        // Until then its parent is a shell, which would wait for processes that have ended.
         let parent = format!("/proc/{}/comm", program.1.as_raw_nonzero());
         while std::fs::read_to_string(&parent).unwrap() != "sleep\n" {
             std::thread::yield_now();
@@ -85,12 +88,13 @@ impl Program {
         program
     }
 
-    /// Returns it as the kernel names who calls.
+    /// Returns the program as the kernel identifies a caller.
     pub(super) fn caller(&self) -> Caller {
         Caller { uid: self.2.uid, gid: self.2.gid, tid: self.0.as_raw_nonzero().get() as u32 }
     }
 
-    /// Kills it and waits until the kernel has taken its memory, as that of a task that closes its files.
+    /// Kills the program and waits until the kernel has freed its memory, like that of a task that
+    /// is closing its files.
     pub(super) fn kill(&mut self) {
         kill_process(self.0, Signal::KILL).unwrap();
         let statm = format!("/proc/{}/statm", self.0.as_raw_nonzero());
@@ -102,7 +106,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // A zombie takes it too; with the parent it goes.
+        // A zombie accepts the signal, too. It disappears with its parent.
         for pid in [self.0, self.1] {
             kill_process(pid, Signal::KILL).ok();
         }

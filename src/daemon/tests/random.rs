@@ -1,7 +1,7 @@
 //! Random programs on one node, on one node among changes of another, and on two, step by step beside the model.
 //!
-//! The programs are the same in every run; `HEARTHFS_TEST_SEEDS=N` runs N new ones of each. A program that fails is made
-//! as short as it goes, and printed call by call.
+//! The programs are the same in every run; `HEARTHFS_TEST_SEEDS=N` runs N new ones of each. A
+//! program that fails is shortened as far as possible, and printed call by call.
 
 use std::time::Duration;
 
@@ -16,17 +16,18 @@ use super::model::Registers;
 use super::world::{PROGRAMS, World};
 use crate::config::{ByteSize, Settings};
 
-/// Few names; the first two are those that are used most.
+/// A few names. The first two are used most.
 const PATHS: [&str; 10] = ["a", "b", "d", "d/a", "d/b", "d/s", "d/s/a", "e", "e/a", "e/b"];
 /// The longest file.
 const SIZE_MAX: usize = 3000;
-/// Modes of files and directories: mostly such that others get somewhere.
+/// Modes of files and directories. Most of them let other users do something.
 const MODES: [u32; 6] = [0o666, 0o644, 0o660, 0o666, 0o600, 0o462];
 const DIR_MODES: [u32; 7] = [0o777, 0o755, 0o777, 0o1777, 0o2775, 0o700, 0o770];
-/// What tells from which step bytes come.
+/// The bytes of each step, which show where the content of a file comes from.
 const MARKS: &[u8] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// What a program does. Numbers choose among what there is, so that any sequence makes sense.
+/// What a program does. The numbers select from what exists at that time, so that any sequence is
+/// valid.
 #[derive(Clone, Debug)]
 enum Act {
     Open {
@@ -118,24 +119,24 @@ enum Act {
     Stat {
         path: usize,
     },
-    /// A child inherits a descriptor, writes and exits.
+    /// A child inherits a descriptor, writes, and exits.
     Spawn {
         handle: usize,
     },
-    /// What a linker does with its output.
+    /// What a linker does with its output file.
     Linker {
         handle: usize,
     },
-    /// All look at a name in turn.
+    /// All programs look at a name in turn.
     Glance {
         path: usize,
     },
-    /// A file is written on by a descriptor that its opener has left.
+    /// A file is written further through a descriptor that its opener has left.
     Leave {
         path: usize,
         how: usize,
     },
-    /// A file is opened once more by its descriptor.
+    /// A file is opened once more through its descriptor.
     ComeBack {
         path: usize,
         how: usize,
@@ -150,7 +151,7 @@ enum Act {
     },
 }
 
-/// Two of the names are used as much as all the others, so that programs meet.
+/// Two of the names are used as often as all the others together, so that programs meet.
 fn any_path() -> impl Strategy<Value = usize> {
     prop_oneof![0..2_usize, 0..PATHS.len()]
 }
@@ -219,7 +220,7 @@ fn any_act_on_a_name() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Everything that one node takes part in.
+/// All acts on one node.
 fn any_act() -> impl Strategy<Value = Act> {
     let path = any_path;
     let mode = || prop::option::of(0..MODES.len());
@@ -246,7 +247,7 @@ fn settings(dir: &std::path::Path, store: Option<&std::path::Path>) -> Settings 
     settings.local.cache_size = ByteSize(1 << 30);
     settings.remote.url = store.map(|at| format!("file://{}", at.display()).parse().unwrap());
     settings.remote.deadline = Duration::from_secs(20);
-    // Every look asks the store; nothing travels but when a test says so.
+    // Every lookup asks the store; changes are sent only when a test says so.
     settings.remote.freshness = Duration::ZERO;
     settings.writeback.delay = Duration::from_mins(1);
     settings.writeback.batch = ByteSize(8 << 20);
@@ -264,7 +265,7 @@ fn text_of(step: usize, length: usize) -> Text {
 }
 
 impl World<'_> {
-    /// Turns an act on an open file into the call that it is here.
+    /// Converts an act on an open file to a call with the present descriptors.
     fn call_on_a_file(&mut self, step: usize, program: usize, act: &Act) -> Option<Call> {
         let is_open = |_: u32, one: &super::model::Descriptor| !one.mapping;
         let any = |world: &Self, choice| world.choose(program, choice, is_open);
@@ -282,7 +283,8 @@ impl World<'_> {
                 Call::SetMode { fd: any(self, handle)?, mode: MODES[mode] }
             }
             Act::Read { handle } => {
-                // Who opened it to write only cannot read; what it has written is read by name.
+                // A descriptor that was opened for writing only cannot read. What it has written is
+                // read by name.
                 let reads = |fd, one: &_| is_open(fd, one) && self.kernel.reads(fd);
                 Call::Read { fd: self.choose(program, handle, reads)? }
             }
@@ -311,7 +313,7 @@ impl World<'_> {
         })
     }
 
-    /// Chooses a descriptor of a program that writes, and of which `wanted` says yes.
+    /// Chooses a writing descriptor of a program for which `wanted` returns true.
     fn writer(
         &self,
         program: usize,
@@ -367,7 +369,8 @@ impl World<'_> {
             }
             Act::Truncate { path, size } => Call::Truncate { path: PATHS[path], size },
             Act::ChangeMode { path, mode } => {
-                // Directories keep what lets programs go on; and a link has no mode of its own.
+                // Directories keep modes with which programs can go on, and a link has no mode of
+                // its own.
                 let path = PATHS[path];
                 let is_file = |model: &super::model::Model| model.is_file(program, path);
                 if !self.models.iter().all(is_file) {
@@ -395,10 +398,11 @@ impl World<'_> {
 }
 
 pub(super) fn config(cases: u32) -> ProptestConfig {
-    // `HEARTHFS_TEST_SEEDS` overrides it, for a soak.
+    // `HEARTHFS_TEST_SEEDS` overrides it for a soak test.
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok().and_then(|text| text.parse().ok());
     let usual = ProptestConfig::default();
-    // `PROPTEST_MAX_SHRINK_ITERS` lowers it: whether a fault is found is known sooner than its shortest program.
+    // `PROPTEST_MAX_SHRINK_ITERS` lowers it, for runs that only have to show whether a fault is
+    // found.
     let at_most = |iterations| usual.max_shrink_iters.min(iterations);
     match wanted {
         None => ProptestConfig { cases, max_shrink_iters: at_most(400), ..usual },
@@ -428,7 +432,7 @@ proptest! {
     }
 }
 
-/// A file of another node that arrives, of one user, or the removal of what is there.
+/// A change of another node that arrives: a file of one user, or a removal.
 #[derive(Clone, Debug)]
 struct News {
     path: usize,
@@ -482,7 +486,7 @@ proptest! {
         });
         let (mut steps, mut last) = (0, 0);
         for (node, acts, meet) in &turns {
-            // Stamps are of milliseconds, and the order of changes is that of their stamps.
+            // Stamps have milliseconds, and they decide the order of changes.
             runtime.block_on(crate::clock::sleep(Duration::from_millis(3)));
             nodes[*node].models[0].count_on(last);
             for (program, act) in acts {
@@ -501,8 +505,8 @@ proptest! {
     }
 }
 
-/// Lets each node's changes come to the other: first those of one, so that it is certain what the second
-/// knows when it tells its own.
+/// Sends each node's changes to the other. The first node sends first, so that it is certain what
+/// the second one knows when it sends its own.
 fn settle(nodes: &mut [World<'_>; 2]) {
     let [one, two] = nodes;
     one.kernel.drain();

@@ -1,4 +1,5 @@
-//! Several calls that belong together: what programs do in one go, and what single random calls hardly ever come to.
+//! Groups of calls that belong together: what programs do in one go, and what random single calls
+//! hardly ever produce.
 
 use hearthfs_mount::OpenFlags;
 
@@ -18,7 +19,7 @@ impl World<'_> {
         read: bool,
     ) {
         let Some(fd) = self.new_fd() else { return };
-        // What may be mapped goes another way than what may not.
+        // A file that may be mapped takes another path than one that may not.
         let flags = OpenFlags { read, ..REPLACE };
         if self.call(program, &Call::Open { path, fd, flags, mode: Some(mode) }) {
             if !text.0.is_empty() {
@@ -37,7 +38,8 @@ impl World<'_> {
         }
     }
 
-    /// Has another program inherit a descriptor, write by it, and exit; then all others read the name (rule 4).
+    /// Makes another program inherit a descriptor, write through it, and exit. After that all other
+    /// programs read the name (rule 4).
     pub(super) fn spawn(&mut self, program: usize, fd: Fd, path: Option<&'static str>, text: Text) {
         let (child, Some(new)) = ((program + 1) % PROGRAMS, self.new_fd()) else { return };
         self.call(program, &Call::Duplicate { fd, new, to: child });
@@ -59,8 +61,8 @@ impl World<'_> {
         self.call(program, &Call::Unmap { mapping });
     }
 
-    /// Writes and closes a file that another program still has open; a third one begins to read or to write it, before that one
-    /// writes on (P3, rules 4 and 10).
+    /// Writes and closes a file that another program still has open. A third program begins to read
+    /// or write the file before the second one writes further (P3, rules 4 and 10).
     pub(super) fn leave(&mut self, program: usize, path: &'static str, text: &Text, how: usize) {
         let (heir, third) = ((program + 1) % PROGRAMS, (program + 2) % PROGRAMS);
         let later = Text(text.0.to_ascii_uppercase());
@@ -95,7 +97,8 @@ impl World<'_> {
         self.get(third, path);
     }
 
-    /// Has a file open to read, lets its name go or not, and opens it once more to write, by its descriptor (P14).
+    /// Keeps a file open for reading, removes its name or not, and opens the file once more for
+    /// writing, through its descriptor (P14).
     pub(super) fn come_back(&mut self, program: usize, path: &'static str, text: Text, how: usize) {
         let (Some(fd), Some(reader)) = (self.new_fd(), self.new_fd()) else { return };
         let own = how & 1 > 0;
@@ -129,7 +132,8 @@ impl World<'_> {
         self.get((program + 1) % PROGRAMS, path);
     }
 
-    /// Has all programs look at a name, one after the other: what it leads one to must not be shown to the next.
+    /// Makes all programs look at a name, one after the other. What the name leads one program to
+    /// must not be shown to the next.
     pub(super) fn glance(&mut self, program: usize, path: &'static str) {
         for next in 0..PROGRAMS {
             self.call((program + next) % PROGRAMS, &Call::Stat { path });

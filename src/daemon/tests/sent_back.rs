@@ -1,4 +1,4 @@
-//! Opens that are sent back to look again, and what the calls after them may rely on.
+//! Opens that get `ESTALE`, and what later calls of the thread may rely on.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, node, put, runtime}
 use super::programs::Program;
 use super::users::{ANN, BOB};
 
-/// Has a program open a name that is renamed to "second" while it looks again.
+/// Makes a program open a name that is renamed to "second" while the program looks again.
 fn open_what_goes(kernel: &mut Kernel<'_>, program: &Program, replaced: bool) {
     let other = Program::start();
     let flags = if replaced { READ } else { UPDATE };
@@ -26,7 +26,7 @@ fn open_what_goes(kernel: &mut Kernel<'_>, program: &Program, replaced: bool) {
 }
 
 #[test]
-fn a_call_after_one_that_found_nothing_is_another() {
+fn a_call_after_one_that_found_nothing_is_a_new_call() {
     in_both_modes(|kernel| {
         for replaced in [false, true] {
             let (program, reader) = (Program::start(), Program::start());
@@ -38,8 +38,9 @@ fn a_call_after_one_that_found_nothing_is_another() {
             if replaced {
                 kernel.open(&reader.caller(), "second", 9, READ, false).unwrap();
             }
-            // Nothing of this one was looked at, so it may be sent back: a file that is read in passing is not
-            // written beside its name.
+            // The retry of the earlier call has ended, so this call may get `ESTALE`. It has to,
+            // because a file that is passed through to readers cannot be written by a handle that
+            // stands aside.
             kernel.open(&program.caller(), "second", 2, UPDATE, false).unwrap();
             kernel.write(2, 0, b"OWN").unwrap();
             kernel.close(&program.caller(), 2).unwrap();

@@ -1,4 +1,5 @@
-//! Opens that the kernel lets through by what it was told of an inode, where the file has other rights by now (P14).
+//! Opens that the kernel permits by outdated rights of an inode, where the file has other rights by
+//! now (P14).
 
 use hearthfs_mount::{Errno, OpenFlags};
 
@@ -9,8 +10,8 @@ use super::users::{ANN, BOB, ROOT};
 
 const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
 
-/// Has a file that all may write, and tries to open it once more by a descriptor after `act` has taken that away.
-/// `act` returns the descriptor.
+/// Makes a file that all users may write, and opens it once more by a descriptor after `act` has
+/// withdrawn that permission. `act` returns the descriptor.
 fn refuses(act: impl Fn(&mut Kernel<'_>, [&Program; 3]) -> u32) {
     in_both_modes(|kernel| {
         let [root, ann, ann_too, bob] = [ROOT, ANN, ANN, BOB].map(Program::start_as);

@@ -1,4 +1,5 @@
-//! Units (P6) in rare orders of events: what no client does on purpose, and no reader may see.
+//! Units (P6) in rare orders of events, which no client produces on purpose and no reader may
+//! notice.
 
 use hearthfs_mount::Errno;
 
@@ -50,7 +51,7 @@ fn p6_units_with_a_lost_member_are_a_miss() {
         for _ in 0..2 {
             assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
         }
-        // It is written anew as after any miss.
+        // The unit is written again, as after any miss.
         for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
             put(kernel, &writer, name, b"anew");
         }
@@ -83,7 +84,8 @@ fn p6_units_are_read_again_once_they_are_rewritten_without_what_was_lost() {
     }
 }
 
-/// As a program that replaces a directory of artifacts in a unit which another has published meanwhile.
+/// This is what happens when a program replaces a directory of artifacts in a unit that another one
+/// has published meanwhile.
 #[test]
 fn p6_units_from_which_a_member_is_removed_are_a_miss() {
     in_both_modes(|kernel| {
@@ -146,7 +148,7 @@ fn p6_units_keep_directories_for_their_readers() {
     });
 }
 
-/// Removes the files below a directory that hold these bytes; returns how many.
+/// Removes the files below a directory that contain these bytes. Returns how many there were.
 fn remove_blob(dir: &std::path::Path, bytes: &[u8]) -> usize {
     let mut removed = 0;
     for entry in std::fs::read_dir(dir).unwrap() {
@@ -170,12 +172,12 @@ fn p6_units_of_several_writers_are_one_also_for_one_that_has_read() {
         make_dirs(kernel, &parent, module);
         let at = |name: &str| format!("{module}/{name}");
         put(kernel, &parent, &at("model.done"), b"old");
-        // It has an edition of its own, of what it reads.
+        // The child has an edition of its own, with the version that it reads.
         assert_eq!(get(kernel, &child, &at("model.done")), b"old");
         put(kernel, &parent, &at("model.hlo"), b"hlo");
         put(kernel, &child, &at("model.neff"), b"neff");
         put(kernel, &killed, &at("model.log"), b"log");
-        // The others go on, also after the time in which it is found out.
+        // The others go on, even after the time in which the daemon learns of the death.
         killed.kill();
         kernel.pass(std::time::Duration::from_secs(1));
         put(kernel, &child, &at("model.done"), b"new");
@@ -191,7 +193,8 @@ fn p6_units_of_several_writers_are_one_also_for_one_that_has_read() {
     });
 }
 
-/// A draft that several processes wrote is the version that each of them reads, whatever the others do then.
+/// A draft that several processes wrote is the version that each of them reads, whatever the others
+/// do after that.
 #[test]
 fn p6_units_of_several_writers_stay_with_those_that_read_them() {
     in_both_modes(|kernel| {
@@ -218,7 +221,7 @@ fn p6_units_of_several_writers_stay_with_those_that_read_them() {
         kernel.unlink(&takes.caller(), &at("model.log")).unwrap();
         assert!(missing(kernel, &Program::start(), &at("model.log")), "what is published goes");
         assert_eq!(get(kernel, &reads, &at("model.log")), b"log 1", "of the version it reads");
-        // The last one that leaves it ends it.
+        // The edition ends with the last process that leaves it.
         kernel.unlink(&reads.caller(), &at("model.hlo")).unwrap();
         assert!(missing(kernel, &Program::start(), &at("model.hlo")));
         assert!(missing(kernel, &reads, &at("model.log")));

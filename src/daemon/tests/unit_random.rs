@@ -1,5 +1,5 @@
-//! Random programs that write and read one unit (P6), among changes of another node and kills: the members that a reader
-//! sees are those of one version.
+//! Random programs that write and read one unit (P6), among changes of another node and kills. The
+//! members that a reader sees are those of one version.
 //!
 //! `HEARTHFS_TEST_SEEDS=N` runs N new ones.
 
@@ -19,12 +19,13 @@ const KEY: &str = "triton/KEY";
 const MARKER: &str = "__grp__.json";
 const MEMBERS: [&str; 3] = ["a", "b", "c"];
 const PROGRAMS: usize = 3;
-/// A reader is led to its version for ten seconds; on a busy machine a test must not count on the last of them.
+/// A reader is led to its version for ten seconds. On a busy machine a test must not rely on the
+/// last few of them.
 const KEPT_FOR: Duration = Duration::from_secs(6);
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// The next step of writing a version: a member, at last the marker.
+    /// The next step of writing a version: a member, and finally the marker.
     Write {
         rename: bool,
         order: usize,
@@ -37,9 +38,9 @@ enum Act {
     Unlink {
         member: usize,
     },
-    /// A fresh process reads all.
+    /// A new process reads everything.
     Check,
-    /// A whole version of another node, so many requests later.
+    /// A whole version of another node arrives, after this many requests.
     Arrive {
         requests_before: u32,
     },
@@ -64,10 +65,10 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// What one process does.
+/// The state of one process.
 struct Actor {
     program: Program,
-    /// The version that it writes, and the members that are still to be written.
+    /// The version that it writes, and the members that it has not written yet.
     writes: Option<(u32, Vec<&'static str>)>,
     /// The version whose entry point it has opened, and when.
     reads: Option<(String, Duration)>,
@@ -83,7 +84,7 @@ struct Scene<'k, 'r> {
     kernel: &'k mut Kernel<'r>,
     actors: Vec<Actor>,
     versions: u32,
-    /// A name was removed: what is left may be no unit.
+    /// A name was removed, so the rest may be no unit.
     removed: bool,
 }
 
@@ -153,7 +154,7 @@ impl Scene<'_, '_> {
     fn read_entry(&mut self, number: usize) {
         let actor = &mut self.actors[number];
         let seen = Self::read(self.kernel, &actor.program, MARKER);
-        // Of its own draft it sees what it has written so far.
+        // Of its own draft it sees everything that it has written so far.
         let now = self.kernel.rooms().clock.mono();
         actor.reads = seen.filter(|_| actor.writes.is_none()).map(|seen| (seen, now));
     }
@@ -195,7 +196,7 @@ impl Scene<'_, '_> {
         let program = Program::start();
         let Some(version) = Self::read(self.kernel, &program, MARKER) else {
             for name in MEMBERS {
-                // A version may have arrived since, but with its entry point.
+                // A version may have arrived since, but only together with its entry point.
                 if Self::read(self.kernel, &program, name).is_some() {
                     let entry = Self::read(self.kernel, &Program::start(), MARKER);
                     let removed = self.removed;
@@ -233,7 +234,7 @@ impl Scene<'_, '_> {
             }
             Act::KillDaemon => {
                 self.kernel.restart(false);
-                // Their drafts are gone, and they open all anew.
+                // Their drafts are gone, and they open everything again.
                 for actor in &mut self.actors {
                     (actor.writes, actor.reads) = (None, None);
                 }

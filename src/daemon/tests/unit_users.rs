@@ -38,7 +38,7 @@ fn p14_units_leave_files_in_a_sticky_directory_to_their_owner() {
             let (ann, eve) = (Program::start_as(ANN), Program::start_as(EVE));
             put(kernel, &eve, "triton/KEY/a", b"eve");
             kernel.open(&eve.caller(), "triton/KEY/b", 1, REPLACE, true).unwrap();
-            // Nothing completes it, so it is published when nothing happens to it any more.
+            // No marker completes it, so it is published when its writer has stopped writing.
             put(kernel, &ann, "triton/KEY/a", b"ann");
             kernel.chmod(&ann.caller(), "triton/KEY/a", 0o666).unwrap();
             until(kernel, "what has long not been written", |kernel| {

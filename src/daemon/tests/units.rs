@@ -20,7 +20,7 @@ pub(super) fn make_dirs(kernel: &mut Kernel<'_>, program: &Program, path: &str) 
     }
 }
 
-/// Puts a file as Triton and numba do: a temporary, renamed.
+/// Puts a file like Triton and numba do: as a temporary that is renamed.
 pub(super) fn put_by_rename(kernel: &mut Kernel<'_>, program: &Program, path: &str, bytes: &[u8]) {
     let (dir, name) = path.rsplit_once('/').unwrap();
     let temporary = if dir.starts_with("triton") {
@@ -56,7 +56,7 @@ pub(super) fn names(kernel: &mut Kernel<'_>, program: &Program, dir: &str) -> Ve
     names
 }
 
-/// Waits until the node has looked after what is due.
+/// Waits until the node has done its periodic work.
 pub(super) fn until(
     kernel: &mut Kernel<'_>,
     what: &str,
@@ -116,7 +116,7 @@ fn p6_units_written_in_place_appear_whole_too() {
                 assert_eq!(seen, (b"one".to_vec(), b"one".to_vec()));
             }
             put(kernel, &writer, "triton/KEY/__grp__.json", round);
-            // It begins to read the new version with the entry point.
+            // With the entry point the reader begins the new version.
             for name in ["__grp__.json", "a", "b"] {
                 assert_eq!(get(kernel, &reader, &format!("{KEY}/{name}")), round, "{name}");
             }
@@ -135,7 +135,7 @@ fn p6_units_of_two_writers_never_mix() {
         }
         put_by_rename(kernel, &other, "triton/KEY/__grp__.json", b"other");
         put_by_rename(kernel, &one, "triton/KEY/__grp__.json", b"one");
-        // The first that was complete stays; the other goes on seeing its own.
+        // The version that was complete first stays. The other writer still sees its own.
         for name in ["a", "b", "__grp__.json"] {
             assert_eq!(get(kernel, &reader, &format!("{KEY}/{name}")), b"other");
             assert_eq!(get(kernel, &other, &format!("{KEY}/{name}")), b"other");
@@ -191,7 +191,7 @@ fn p6_units_of_numba_race() {
         put_by_rename(kernel, &one, &unit("1.nbc"), b"float64");
         assert_eq!(get(kernel, &reader, &unit("nbi")), b"int64");
         assert_eq!(get(kernel, &reader, &unit("1.nbc")), b"int64");
-        // It reads the index again, adds to it, and is not refused.
+        // The process reads the index again, adds to it, and gets no error.
         assert_eq!(get(kernel, &one, &unit("nbi")), b"int64");
         put_by_rename(kernel, &one, &unit("nbi"), b"int64 and float64");
         put_by_rename(kernel, &one, &unit("2.nbc"), b"float64");
@@ -259,7 +259,7 @@ fn p6_units_are_removed_as_other_files_are() {
                 put_by_rename(kernel, &writer, &format!("{KEY}/{name}"), b"2");
             }
         }
-        // Its own draft, before it is complete.
+        // Its own draft, before that is complete.
         put_by_rename(kernel, &writer, "triton/KEY/c", b"3");
         for name in names(kernel, &writer, KEY) {
             kernel.unlink(&writer.caller(), &format!("{KEY}/{name}")).unwrap();
@@ -293,7 +293,7 @@ fn p6_units_in_a_directory_that_cannot_be_renamed() {
         let who = reader.caller();
         assert_eq!(kernel.rename(&who, KEY, "triton/FULL"), Err(Errno::ENOTEMPTY));
         assert!(missing(kernel, &reader, "triton/KEY/a"), "a rename that fails publishes nothing");
-        // An exchange replaces nothing, so nothing has to be empty.
+        // An exchange replaces nothing, so no directory has to be empty.
         kernel.exchange(&who, "triton/FULL", KEY).unwrap();
         assert_eq!(names(kernel, &reader, KEY), ["below"]);
         assert_eq!(get(kernel, &writer, "triton/FULL/a"), b"1", "nothing is lost");
@@ -330,7 +330,7 @@ fn p6_units_without_a_marker_are_published_as_they_are() {
     make_dirs(kernel, &idle, "numba/d");
     put(kernel, &idle, "triton/IDLE/a", b"1");
     put(kernel, &idle, "triton/IDLE/b", b"2");
-    // An index that names data which is not there is not for others.
+    // An index that refers to missing data is not shown to others.
     put_by_rename(kernel, &idle, "numba/d/m.f-1.py311.nbi", b"index");
     put(kernel, &ends, "triton/ENDS/a", b"3");
     assert!(missing(kernel, &reader, "triton/ENDS/a"));
@@ -378,10 +378,10 @@ fn bad_input_units_in_an_odd_order() {
         put(kernel, &writer, "triton/KEY/a", b"2");
         assert_eq!(names(kernel, &reader, KEY), ["__grp__.json"]);
         assert_eq!(names(kernel, &writer, KEY), ["__grp__.json", "a"]);
-        // The marker again: nothing that it has had is lost.
+        // The marker again: no earlier member is lost.
         put(kernel, &writer, "triton/KEY/__grp__.json", b"3");
         assert_eq!(names(kernel, &reader, KEY), ["__grp__.json", "a"]);
-        // Links and a file that is still open.
+        // Links, and a file that is still open.
         kernel.open(&writer.caller(), "triton/KEY/b", 1, REPLACE, true).unwrap();
         kernel.write(1, 0, b"4").unwrap();
         kernel.symlink(&writer.caller(), "triton/KEY/c", "a").unwrap();
@@ -393,7 +393,7 @@ fn bad_input_units_in_an_odd_order() {
         assert_eq!(get(kernel, &writer, "triton/KEY/b"), b"4");
         put(kernel, &writer, "triton/KEY/__grp__.json", b"6");
         assert_eq!(get(kernel, &reader, "triton/KEY/b"), b"4");
-        // A member that is taken out of its unit, by its writer and by another.
+        // A member that is moved out of its unit, by its writer and by another process.
         kernel.rename(&writer.caller(), "triton/KEY/b", "b").unwrap();
         assert_eq!(get(kernel, &writer, "b"), b"4");
         kernel.rename(&reader.caller(), "triton/KEY/c", "c").unwrap();
@@ -433,7 +433,7 @@ fn bad_input_units_that_are_too_large() {
     assert!(missing(kernel, &reader, "triton/KEY/0"));
     put(kernel, &writer, "triton/KEY/__grp__.json", b"1");
     assert_eq!(names(kernel, &reader, KEY).len(), many + 1, "nothing is lost");
-    // From now on they are files as any other.
+    // From now on they are ordinary files.
     put(kernel, &reader, "triton/KEY/more", b"2");
     assert_eq!(get(kernel, &Program::start(), "triton/KEY/more"), b"2");
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use hearthfs_mount::Caller;
 
-/// To read, to write, and to search or run.
+/// The permissions to read, to write, and to search or run.
 pub(super) const R: u32 = 4;
 pub(super) const W: u32 = 2;
 pub(super) const X: u32 = 1;
@@ -24,14 +24,14 @@ pub(super) struct User {
 
 pub(super) const ROOT: User = User { name: "root", uid: 0, gid: 0, groups: &[] };
 pub(super) const ANN: User = User { name: "ann", uid: 1001, gid: 2001, groups: &[] };
-/// In the group of Ann's files, by a supplementary group.
+/// A user in the group of Ann's files, by a supplementary group.
 pub(super) const BOB: User = User { name: "bob", uid: 1002, gid: 2002, groups: &[2001] };
-/// In no group of the others.
+/// A user in no group of the others.
 pub(super) const EVE: User = User { name: "eve", uid: 1003, gid: 2003, groups: &[] };
 /// All of them.
 const ALL: [User; 4] = [ROOT, ANN, BOB, EVE];
 
-/// What decides who may read and change something.
+/// The attributes that decide which users may read and change a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Rights {
     pub(super) uid: u32,
@@ -51,7 +51,7 @@ impl User {
         ALL.into_iter().find(|user| user.uid == caller.uid).expect("tests know their users")
     }
 
-    /// Returns the rights of what it makes.
+    /// Returns the rights of a file that this user makes.
     pub(super) fn makes(&self, mode: u32) -> Rights {
         Rights { uid: self.uid, gid: self.gid, mode }
     }
@@ -77,7 +77,8 @@ impl User {
         self.uid == 0 || self.uid == of.uid
     }
 
-    /// Reports whether the sticky bit of a directory keeps it from removing a name of something.
+    /// Reports whether the sticky bit of a directory prevents this user from removing the name of a
+    /// file.
     pub(super) fn sticks(&self, dir: Rights, of: Rights) -> bool {
         dir.mode & STICKY != 0 && !self.owns(of) && !self.owns(dir)
     }

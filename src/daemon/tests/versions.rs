@@ -1,7 +1,8 @@
 //! Random programs that write and read units (P6), among changes of another node.
 //!
-//! What is published is looked at after each step by a program of its own. All that a reader sees after it has opened an
-//! entry point must be of the version that this program has seen with the same entry point.
+//! After each step a separate program reads what is published. Everything that a reader sees after
+//! it has opened an entry point must belong to the version that this program has seen with the same
+//! entry point.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -17,8 +18,9 @@ use super::random::config;
 
 /// How many programs write and read.
 const PROGRAMS: usize = 3;
-/// A unit that is a directory and one of the names with a stem: the directory, the entry point, other members. The entry point
-/// of the first completes it; each other member of the second does.
+/// One unit that is a directory, and one that is the names with a stem. For each: the directory,
+/// the entry point, and the other members. The first is complete with its entry point, the second
+/// with each of its other members.
 const UNITS: [(&str, &str, [&str; 2]); 2] = [
     ("triton/K", "__grp__k.json", ["k.json", "k.cubin"]),
     ("numba/d", "m.f-1.py311.nbi", ["m.f-1.py311.1.nbc", "m.f-1.py311.2.nbc"]),
@@ -28,14 +30,14 @@ type Version = BTreeMap<&'static str, Vec<u8>>;
 
 #[derive(Clone, Debug)]
 enum Act {
-    /// Writes a member; `complete`: and what completes the unit.
+    /// Writes a member; with `complete`, also what completes the unit.
     Put {
         unit: usize,
         member: usize,
         renamed: bool,
         complete: bool,
     },
-    /// `all`: and every member behind it.
+    /// With `all`, also every other member of the unit.
     ReadEntry {
         unit: usize,
         all: bool,
@@ -68,20 +70,21 @@ fn any_act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A version of another node that arrives: with which members, and after how many requests of the act.
+/// A version of another node that arrives: its unit, its members, and after how many requests of
+/// the act.
 fn any_arrival() -> impl Strategy<Value = Option<(usize, [bool; 2], u32)>> {
     let arrival = (0..UNITS.len(), any::<[bool; 2]>(), prop_oneof![0..12_u32, 4..8_u32]);
     prop::option::weighted(0.3, arrival)
 }
 
-/// What is known of one program and one unit.
+/// What is known about one program and one unit.
 #[derive(Clone, Default)]
 struct Edition {
-    /// What it has written and must see, until it begins to read what is published.
+    /// What the program has written and must see, until it begins to read what is published.
     own: Version,
-    /// It has written since its last marker.
+    /// It has written something since its last marker.
     dirty: bool,
-    /// The entry point that it reads by.
+    /// The content of the entry point that it reads by.
     reads: Option<Vec<u8>>,
 }
 
@@ -90,7 +93,7 @@ struct Test<'a> {
     programs: Vec<Program>,
     onlooker: Program,
     editions: Vec<[Edition; UNITS.len()]>,
-    /// Every version that was published, by its entry point.
+    /// Every version that was published, by the content of its entry point.
     versions: HashMap<Vec<u8>, Version>,
     current: [Option<Vec<u8>>; UNITS.len()],
     said: String,
@@ -142,7 +145,7 @@ impl<'a> Test<'a> {
         }
     }
 
-    /// Looks at what is published.
+    /// Reads what is published.
     fn look(&mut self) {
         for (unit, (_, entry, _)) in UNITS.into_iter().enumerate() {
             let entry = self.read(None, unit, entry);
@@ -169,7 +172,7 @@ impl<'a> Test<'a> {
         let at = path(unit, name);
         let writer = &self.programs[program];
         if renamed {
-            // Of some temporaries the profiles say what they are.
+            // The profiles recognise the names of some temporaries.
             let temporary = match unit {
                 _ if step.is_multiple_of(3) => "plain".to_owned(),
                 0 => "triton/tmp.x".to_owned(),
@@ -220,7 +223,8 @@ impl<'a> Test<'a> {
                     }
                     return;
                 }
-                // An open that has looked twice, and finds the version replaced again, is a miss.
+                // An open that has looked twice, and finds the version replaced once more, is a
+                // miss.
                 let moved = found.is_none() && arrives == Some(unit);
                 assert!(
                     moved || found == before || found == self.current[unit],
@@ -278,7 +282,7 @@ proptest! {
                 test.kernel.expect_unit(&files, requests_before);
                 arrived = true;
             }
-            // A node without a store keeps nothing of others.
+            // A node without a store keeps nothing that other nodes have sent.
             if !(arrived && matches!(act, Act::Restart { .. })) {
                 let arrives = arrival.map(|(unit, ..)| unit);
                 test.act(step, *program, act, arrives);

@@ -1,7 +1,8 @@
-//! A node with its programs, and the model beside it: what is asked of one is asked of the other, step by step.
+//! A node with its programs, and the model beside it. Each call is made on both, step by step.
 //!
-//! Where a change of another node arrives within a call, the call may have come before it or after it. So there are
-//! several models, each for one order of things; those go that what was seen contradicts.
+//! If a change of another node arrives within a call, the call may have happened before or after
+//! the change. So there are several models, one for each order. Models that contradict an observed
+//! result are dropped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -16,10 +17,10 @@ use super::programs::Program;
 use super::users::{ANN, BOB, EVE, ROOT, Rights, User};
 use crate::config::Settings;
 
-/// Who runs the programs: two of them are of one user.
+/// The users of the programs. Two of the programs have the same user.
 const USERS: [User; 4] = [ANN, BOB, ANN, EVE];
 pub(super) const PROGRAMS: usize = USERS.len();
-/// Programs have no more descriptors and mappings at once than this.
+/// The most descriptors and mappings that programs have at once.
 const DESCRIPTORS_MAX: usize = 10;
 /// The mode of the root directory: all users may make names there.
 const ROOT_MODE: u32 = 0o777;
@@ -27,7 +28,7 @@ const ROOT_MODE: u32 = 0o777;
 /// Changes of another node are numbered from here.
 const ARRIVALS: u64 = 1 << 40;
 
-/// A change of another node, as the model takes it.
+/// A change of another node, in the form that the model takes.
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
     pub(super) path: &'static str,
@@ -43,7 +44,7 @@ pub(super) struct World<'a> {
     root: Program,
     pub(super) next_fd: Fd,
     pub(super) arrival: Option<Arrival>,
-    /// The program so far, as it is printed when it fails.
+    /// The program so far, in the form in which a failure prints it.
     said: String,
     passthrough: bool,
     arrivals: u64,
@@ -61,7 +62,7 @@ fn kind_of(attr: &Attr) -> Kind {
     }
 }
 
-/// Returns what a call may show and leave behind, beside what arrives within it.
+/// Returns what a call may return and leave behind, apart from what arrives within it.
 fn orders(
     model: &Model,
     program: usize,
@@ -75,7 +76,8 @@ fn orders(
     let mut after = model.clone();
     after.arrive(path, what.clone(), *number);
     all.push(called(after));
-    // As on a local disk, where a rename over the name comes just before: what was found has no name any more.
+    // As on a local disk after a rename over the name just before: the file that was found has no
+    // name any more.
     if let Call::Link { from, .. } = call
         && from == path
         && all[0].0.is_ok()
@@ -84,8 +86,8 @@ fn orders(
         late.arrive(path, what.clone(), *number);
         all.push((Err(Errno::ENOENT), late));
     }
-    // Rule 1: a name that moves while it is opened. It may be the file that had the name a moment ago, and what is
-    // written to that is lost.
+    // Rule 1: a name that moves while it is opened. The open may get the file that had the name a
+    // moment ago, and writes to that file are lost.
     if let Call::Open { path: opened, fd, flags, .. } = call
         && opened == path
         && flags.write
@@ -94,7 +96,8 @@ fn orders(
         let (seen, mut late) = all[0].clone();
         late.lose_name(*fd);
         all.push((seen.clone(), late));
-        // Or it is what the name has from now on: to empty an empty file is a change once that has gone.
+        // Or the open gets the file that the name has from now on: emptying an empty file is a
+        // change after the older version is gone.
         if flags.truncate && what.is_none() {
             let mut anew = all[0].1.clone();
             anew.freshen(*fd);
@@ -121,7 +124,7 @@ impl<'a> World<'a> {
         self.programs[program].caller()
     }
 
-    /// Returns the number for a new descriptor, if there is room for one more.
+    /// Returns the number for a new descriptor, if one more is allowed.
     pub(super) fn new_fd(&mut self) -> Option<Fd> {
         let room = self.models[0].descriptors.len() < DESCRIPTORS_MAX;
         self.next_fd += u32::from(room);
@@ -143,7 +146,7 @@ impl<'a> World<'a> {
         (!mine.is_empty()).then(|| mine[choice % mine.len()])
     }
 
-    /// Asks the node.
+    /// Makes a call on the node.
     fn ask(&mut self, program: usize, call: &Call) -> Seen {
         let (who, kernel) = (self.caller(program), &mut self.kernel);
         let done = match call {
@@ -186,8 +189,8 @@ impl<'a> World<'a> {
         done.map(|()| Shown::Nothing)
     }
 
-    /// Does a call on both sides; returns whether it succeeded. Nothing happens where the documents leave open what
-    /// must.
+    /// Makes a call on both sides. Returns whether it succeeded. Does nothing where the documents
+    /// leave the outcome open.
     pub(super) fn call(&mut self, program: usize, call: &Call) -> bool {
         if self.models.iter().any(|model| model.leaves_open(program, call)) {
             return false;
@@ -215,13 +218,13 @@ impl<'a> World<'a> {
         seen.is_ok()
     }
 
-    /// Returns the rights of what the user of a program makes.
+    /// Returns the rights of a file that the user of a program makes.
     pub(super) fn rights_of(program: usize, mode: u32) -> Rights {
         USERS[program].makes(mode)
     }
 
-    /// Has a change of another node arrive after so many requests of the next call, or at its end. Directories that
-    /// nodes do not agree on are the subject of programs on two nodes.
+    /// Makes a change of another node arrive after this many requests of the next call, or at its
+    /// end. Directories that differ between nodes are covered by the programs on two nodes.
     pub(super) fn expect(
         &mut self,
         path: &'static str,
@@ -239,15 +242,16 @@ impl<'a> World<'a> {
         self.arrival = Some(Arrival { path, what, number });
     }
 
-    /// Notes a step that is no call.
+    /// Notes a step that is not a call.
     pub(super) fn note(&mut self, step: &str) {
         writeln!(self.said, "    {step}").unwrap();
     }
 
-    /// Ends the node and starts it again, unless something has arrived: a node without a store keeps nothing of others.
+    /// Ends the node and starts it again, unless a change has arrived: a node without a store keeps
+    /// nothing that others have sent.
     pub(super) fn restart(&mut self, orderly: bool) {
-        // Nor does the end of these rooms leave a staged file behind, as a kill does: see the kill points of
-        // tests/mounts.
+        // A closed file that is still open somewhere prevents a restart, too. The end of these
+        // rooms leaves no staged file behind, unlike a kill: see the kill points of tests/mounts.
         if self.arrivals > 0 || self.models.iter().any(Model::lingers) {
             return;
         }
@@ -256,8 +260,8 @@ impl<'a> World<'a> {
         self.models.iter_mut().for_each(Model::restart);
     }
 
-    /// Kills a program. What becomes of a file that it writes together with another is not told by the kernel
-    /// (semantics, "What is not promised").
+    /// Kills a program. The kernel does not show what happens to a file that it writes together
+    /// with another program (semantics, "What is not promised").
     pub(super) fn die(&mut self, program: usize) {
         if self.models.iter().any(|model| model.shares(program)) {
             return;
@@ -275,7 +279,7 @@ impl<'a> World<'a> {
         self.programs[program] = Program::start_as(USERS[program]);
     }
 
-    /// Lets what was to arrive within the next call arrive now.
+    /// Makes a change that was expected within the next call arrive now.
     fn settle(&mut self) {
         if let Some(Arrival { path, what, number }) = self.arrival.take() {
             self.look();
@@ -337,7 +341,7 @@ impl<'a> World<'a> {
         tree
     }
 
-    /// Looks at a name that is not there, which makes the node ask for news.
+    /// Looks at a name that does not exist, which makes the node look at the log.
     pub(super) fn look(&mut self) {
         let who = self.root.caller();
         let found = self.kernel.stat(&who, "no such name");

@@ -1,4 +1,5 @@
-//! Several writers, several names: what programs rarely do, and random ones hardly ever meet.
+//! Several writers and several names: what programs rarely do, and random programs hardly ever
+//! reach.
 
 use hearthfs_mount::{Caller, Errno, OpenFlags};
 
@@ -27,7 +28,7 @@ fn a_file_is_written_through_any_of_its_names() {
             }
             put(kernel, &other, "first", b"old text");
         }
-        // Two who write by different names share the bytes, as by one name.
+        // Two processes that write by different names share the bytes, as if they used one name.
         kernel.open(&who, "second", 3, UPDATE, false).unwrap();
         kernel.open(&whom, "first", 4, UPDATE, false).unwrap();
         kernel.write(3, 0, b"A").unwrap();
@@ -40,7 +41,7 @@ fn a_file_is_written_through_any_of_its_names() {
 }
 
 #[test]
-fn what_is_cut_by_name_is_published_when_its_writers_close() {
+fn a_truncate_by_name_is_published_when_the_writers_close() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         put(kernel, &writer, "file", b"0123456789");
@@ -61,7 +62,8 @@ fn extended_attributes_come_with_what_is_written_next() {
     in_both_modes(|kernel| {
         let program = Program::start();
         let who = program.caller();
-        // An empty published file is written in place; what is set meanwhile is set on both.
+        // An empty published file is written in place. An attribute that is set meanwhile is set on
+        // both.
         put(kernel, &program, "file", b"");
         kernel.open(&who, "file", 1, UPDATE, false).unwrap();
         kernel.set_xattr(&who, "file", "user.of", b"the file").unwrap();
@@ -107,7 +109,7 @@ fn no_writer_begins_while_the_mount_ends() {
 }
 
 #[test]
-fn a_listing_without_attributes_has_the_numbers_that_stat_tells() {
+fn a_listing_without_attributes_has_the_numbers_that_stat_reports() {
     in_both_modes(|kernel| {
         let program = Program::start();
         let who = program.caller();
@@ -124,11 +126,11 @@ fn a_listing_without_attributes_has_the_numbers_that_stat_tells() {
 }
 
 #[test]
-fn what_is_stored_through_a_mapping_goes_where_it_was_stored() {
+fn stores_through_a_mapping_go_to_the_mapped_file() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         let (who, whom) = (one.caller(), other.caller());
-        // By a handle that appends.
+        // Through a handle that appends.
         put(kernel, &one, "log", b"");
         kernel.open(&who, "log", 1, OpenFlags { append: true, ..UPDATE }, false).unwrap();
         kernel.write(1, 0, b"0123456789").unwrap();
@@ -136,7 +138,7 @@ fn what_is_stored_through_a_mapping_goes_where_it_was_stored() {
         kernel.write_stored(1, 8, b"__ and what lies behind the end").unwrap();
         kernel.close(&who, 1).unwrap();
         assert_eq!(get(kernel, &one, "log"), b"01__4567__");
-        // Two that empty one name have an inode and bytes of their own each.
+        // Two processes that empty one name have an inode and bytes of their own each.
         kernel.open(&who, "entry", 2, REPLACE, true).unwrap();
         kernel.open(&whom, "entry", 3, REPLACE, true).unwrap();
         kernel.write(3, 0, b"of the other").unwrap();
@@ -166,7 +168,7 @@ fn extended_attributes_are_those_of_all_names() {
 }
 
 #[test]
-fn who_writes_on_after_a_close_can_open_the_file_again() {
+fn a_writer_that_goes_on_after_a_close_can_open_the_file_again() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -181,7 +183,7 @@ fn who_writes_on_after_a_close_can_open_the_file_again() {
         kernel.close(&who, 2).unwrap();
         assert_eq!(get(kernel, &reader, "file"), b"first second third");
         kernel.close(&who, 1).unwrap();
-        // No other process has written on: it begins a version of its own.
+        // No other process writes the file any more, so the next open begins a version of its own.
         kernel.open(&reader.caller(), "file", 3, READ, false).unwrap();
         kernel.open(&who, "file", 4, UPDATE, false).unwrap();
         kernel.write(4, 0, b"FIRST").unwrap();
@@ -192,7 +194,7 @@ fn who_writes_on_after_a_close_can_open_the_file_again() {
 }
 
 #[test]
-fn a_file_is_written_on_under_the_names_that_are_left() {
+fn a_file_is_written_further_under_its_remaining_names() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -218,7 +220,7 @@ fn a_file_is_written_on_under_the_names_that_are_left() {
 }
 
 #[test]
-fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
+fn a_writer_by_one_name_does_not_get_the_file_that_takes_the_other() {
     in_both_modes(|kernel| {
         let (program, reader) = (Program::start(), Program::start());
         let who = program.caller();
@@ -239,7 +241,7 @@ fn who_writes_by_one_name_does_not_meet_what_takes_the_other() {
 }
 
 #[test]
-fn who_cuts_what_another_writes_does_not_take_part_in_it() {
+fn a_truncate_of_a_live_file_does_not_make_its_caller_a_writer() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         put(kernel, &writer, "file", b"0123456789");
@@ -258,7 +260,7 @@ fn who_cuts_what_another_writes_does_not_take_part_in_it() {
 }
 
 #[test]
-fn what_is_cut_by_the_name_that_is_left_is_cut_for_who_writes_it() {
+fn a_truncate_by_the_remaining_name_applies_to_what_the_writer_writes() {
     in_both_modes(|kernel| {
         let (writer, cutter, reader) = (Program::start(), Program::start(), Program::start());
         let who = writer.caller();
@@ -274,10 +276,10 @@ fn what_is_cut_by_the_name_that_is_left_is_cut_for_who_writes_it() {
 }
 
 #[test]
-fn who_cuts_what_another_writes_takes_its_set_id_bits() {
+fn a_truncate_of_a_live_file_clears_its_set_id_bits() {
     in_both_modes(|kernel| {
         let (root, eve, reader) = (Program::start(), Program::start_as(EVE), Program::start());
-        // By the inode that is written, and by the one that was published before.
+        // Through the inode that is written, and through the one that was published before.
         for published in [false, true] {
             if published {
                 put(kernel, &root, "file", b"text");
@@ -295,7 +297,7 @@ fn who_cuts_what_another_writes_takes_its_set_id_bits() {
 }
 
 #[test]
-fn who_comes_too_late_to_write_makes_no_file() {
+fn a_writer_that_comes_too_late_makes_no_file() {
     in_both_modes(|kernel| {
         let other = Program::start();
         for flags in [UPDATE, REPLACE] {
@@ -305,7 +307,7 @@ fn who_comes_too_late_to_write_makes_no_file() {
             let remove = |kernel: &mut Kernel<'_>| kernel.unlink(&other.caller(), "file").unwrap();
             assert_eq!(kernel.open_late(&who, "file", flags, remove), Err(Errno::ESTALE));
             assert_eq!(kernel.stat(&who, "file").err(), Some(Errno::ENOENT));
-            // What another has put there meanwhile is what it is led to.
+            // The thread is led to what another process has put there meanwhile.
             let who = program.caller();
             put(kernel, &other, "file", b"text");
             let replace = |kernel: &mut Kernel<'_>| {
@@ -322,7 +324,7 @@ fn who_comes_too_late_to_write_makes_no_file() {
 }
 
 #[test]
-fn no_caller_is_sent_back_twice() {
+fn no_caller_gets_estale_twice() {
     in_both_modes(|kernel| {
         let (other, reader) = (Program::start(), Program::start());
         let unseen = Caller { uid: 0, gid: 0, tid: 0 };
@@ -351,14 +353,15 @@ fn no_caller_is_sent_back_twice() {
             assert_eq!(opened, Ok(()), "{case}");
             kernel.write(1, 0, b"OWN").unwrap();
             kernel.close(&who, 1).unwrap();
-            // What is written to a file that has gone is lost with it.
+            // Writes to a file that is gone are lost with it.
             let found = kernel.stat(&reader.caller(), "file");
             if removed && moves == 4 {
                 assert_eq!(found.err(), Some(Errno::ENOENT), "{case}");
                 continue;
             }
             let expected: &[u8] = match (seen, flags.truncate) {
-                // The node cannot lead it to what has come since: it has written to what it had looked up.
+                // The node cannot lead it to the new file: it has written to the file that it had
+                // looked up.
                 (false, _) => b"other",
                 (true, true) => b"OWN",
                 (true, false) => b"OWNer",
@@ -370,7 +373,7 @@ fn no_caller_is_sent_back_twice() {
 }
 
 #[test]
-fn who_cuts_a_file_is_not_sent_back_twice() {
+fn a_truncate_does_not_get_estale_twice() {
     in_both_modes(|kernel| {
         let (other, cutter) = (Program::start(), Program::start());
         for size in [0, 2] {
@@ -388,7 +391,7 @@ fn who_cuts_a_file_is_not_sent_back_twice() {
 }
 
 #[test]
-fn who_opens_what_another_makes_makes_no_file_himself() {
+fn a_writer_that_opens_a_new_file_of_another_makes_no_file_itself() {
     in_both_modes(|kernel| {
         for name in ["file", "moved"] {
             let (mut one, guest, late) = (Program::start(), Program::start(), Program::start());
@@ -451,7 +454,7 @@ fn a_mode_that_a_writer_sets_shows_by_every_name_of_the_file() {
 }
 
 #[test]
-fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released() {
+fn a_version_of_another_program_shows_by_each_name_while_an_older_one_is_not_released() {
     in_both_modes(|kernel| {
         let (one, other) = (Program::start(), Program::start());
         put(kernel, &one, "first", b"old");
@@ -459,7 +462,7 @@ fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released
         for (written, read) in [("first", "second"), ("second", "first"), ("first", "first")] {
             kernel.open(&one.caller(), written, 1, REPLACE, false).unwrap();
             kernel.write(1, 0, b"own").unwrap();
-            // It is closed, and the kernel has not told yet that the last descriptor is gone.
+            // The file is closed, and the kernel has not sent the RELEASE yet.
             kernel.close_duplicate(&one.caller(), 1).unwrap();
             assert_eq!(get(kernel, &one, read), b"own", "{read}");
             put(kernel, &other, "first", b"of another");
@@ -471,7 +474,7 @@ fn a_version_of_another_is_there_by_each_name_while_an_older_one_is_not_released
 }
 
 #[test]
-fn who_writes_by_one_name_sees_its_size_by_the_other() {
+fn a_writer_by_one_name_sees_its_size_by_the_other() {
     in_both_modes(|kernel| {
         let (writer, other) = (Program::start(), Program::start());
         let size = |kernel: &mut Kernel<'_>, program: &Program| {

@@ -1,4 +1,4 @@
-//! The whole table of what an open comes to.
+//! Tests of `decide_open` over the whole table of inputs.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn everything() -> impl Iterator<Item = Is> {
     all.into_iter().chain(lives_all().map(Is::Live))
 }
 
-/// Calls `check` with every combination there is.
+/// Calls `check` with every combination of inputs.
 fn each(mut check: impl FnMut(OpenRequest, Is, NameHas, OpenPlan)) {
     for asked in asked_all() {
         for is in everything() {
@@ -157,7 +157,7 @@ fn lost_bytes_are_never_read() {
     });
 }
 
-/// The cases that programs meet every day, one by one.
+/// The common cases, one by one.
 #[test]
 fn every_day() {
     let read = OpenRequest { how: How::Read, last: false, walked: false, unseen: false };
@@ -200,7 +200,8 @@ fn every_day() {
     }
 }
 
-/// It may have found the name before that was removed, and has no descriptor of the file.
+/// A reader that cannot be seen may have found the name before it was removed, and has no
+/// descriptor of the file.
 #[test]
 fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_name() {
     let asked = OpenRequest { how: How::Read, last: true, walked: false, unseen: true };
@@ -216,7 +217,7 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
     assert_eq!(plan(OpenRequest { unseen: false, ..asked }), OpenPlan::ReadLive, "it has it open");
 }
 
-/// The cases that come of names that move while they are opened, one by one.
+/// The rare cases in which names move during an open, one by one.
 #[test]
 fn rare_days() {
     let read = OpenRequest { how: How::Read, last: false, walked: false, unseen: false };

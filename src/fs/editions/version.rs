@@ -8,14 +8,16 @@ use crate::namespace::{Entry, FileKind, Fold, Part, Profiles, Register, UnitKey}
 use crate::stamp::Stamp;
 use crate::sync::Ledger;
 
-/// The most members of a unit. Beyond that its files are ordinary ones.
+/// The most members of a unit. The files of a larger unit are ordinary files.
 pub(in crate::fs) const MEMBERS_MAX: usize = 4096;
-/// The most names that are read to find them: what was removed stands there for a while too.
+/// The most names that are read to find the members. Removed names stay in the list for a while, so
+/// this is larger.
 const READ_MAX: usize = 65_536;
-/// Names of a directory that are read at a time: units of one stem are small, and a process may have many.
+/// How many names of a directory are read at a time. Units with a stem are small, and a process may
+/// have many.
 const READ_AT_ONCE: usize = 32;
 
-/// Which unit.
+/// The name of a unit.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(in crate::fs) struct UnitName {
     rule: u16,
@@ -43,13 +45,13 @@ impl UnitName {
             .expect("it was cut from a path, between two names")
     }
 
-    /// Returns what the names of all members begin with; empty where the unit is a directory.
+    /// Returns the common beginning of all members' names; empty where the unit is a directory.
     fn stem(&self) -> &[u8] {
         let rest = &self.prefix[self.dir_bytes as usize..];
         rest.strip_prefix(&[0]).unwrap_or(rest)
     }
 
-    /// Says which part of this unit a path is, if it is one.
+    /// Returns which part of this unit a path is, if it belongs to the unit.
     pub(in crate::fs) fn part<'p>(
         &self,
         profiles: &Profiles,
@@ -59,7 +61,7 @@ impl UnitName {
     }
 }
 
-/// Says which part of which unit a path is, if it is one.
+/// Returns which part of which unit a path is, if it belongs to one.
 pub(in crate::fs) fn part_of<'p>(profiles: &Profiles, path: &'p TreePath) -> Option<Part<'p>> {
     match profiles.classify(path).kind {
         FileKind::Unit(part) => Some(part),
@@ -80,16 +82,17 @@ pub(in crate::fs) struct Member {
 pub(in crate::fs) struct Version {
     /// In the order of their paths.
     pub(in crate::fs) members: Vec<Member>,
-    /// The stamp that the entry points were put with; `None` where there is none.
+    /// The stamp of the put of the entry points; `None` if there are none.
     pub(in crate::fs) mark: Option<Stamp>,
-    /// Members whose bytes are lost, or past their age: what is left is no unit until they are replaced or removed.
+    /// Members whose bytes are lost or past their age. Until they are replaced or removed, the rest
+    /// is not a unit.
     pub(in crate::fs) broken: Vec<Member>,
-    /// A member was removed after the entry points were put.
+    /// A member was removed after the put of the entry points.
     pub(in crate::fs) is_cut: bool,
 }
 
 impl Version {
-    /// Returns the version of a draft that was not published: no other is the same.
+    /// Returns the version of a draft that was not published. It equals no other version.
     pub(in crate::fs) fn lost() -> Self {
         Self { mark: Some(Stamp::default()), ..Self::default() }
     }
@@ -111,7 +114,7 @@ impl Version {
         Ok(())
     }
 
-    /// Reports whether what is left is no unit.
+    /// Reports whether the rest of the members is no unit.
     pub(in crate::fs) fn is_broken(&self) -> bool {
         self.is_cut || !self.broken.is_empty()
     }
@@ -132,7 +135,7 @@ impl Version {
         self.member(path).is_some()
     }
 
-    /// Reports whether a path is a directory that members are below of.
+    /// Reports whether a path is a directory with members below it.
     pub(in crate::fs) fn has_below(&self, path: &TreePath) -> bool {
         let next = self.members.partition_point(|member| member.path <= *path);
         self.members.get(next).is_some_and(|member| member.path.is_below(path))
@@ -143,14 +146,14 @@ impl Version {
         self.member(path).map(|member| member.stamp)
     }
 
-    /// Reports whether this has the same members, put by the same changes.
+    /// Reports whether both have the same members, put by the same changes.
     pub(in crate::fs) fn is<'v>(&'v self, other: &'v Self) -> bool {
         let puts = |version: &'v Self| version.members.iter().map(|m| (&m.path, m.stamp));
         self.mark == other.mark && puts(self).eq(puts(other))
     }
 }
 
-/// Reads the current version of a unit. `Invalid` when it has too many members.
+/// Reads the current version of a unit. Returns `Invalid` when it has too many members.
 pub(in crate::fs) fn current(
     ledger: &Ledger,
     profiles: &Profiles,
@@ -185,7 +188,7 @@ pub(in crate::fs) fn current(
         } else {
             with_stem(fold, &dir, stem, &mut add)?;
         }
-        // What a version itself has removed has its stamp.
+        // Members that a version has removed itself have its stamp.
         version.is_cut = version.mark.is_some() && removed > version.mark;
         Ok(version)
     })

@@ -12,12 +12,12 @@ fn spot(name: &str) -> DirEntryKey {
     (Ino::ROOT, name.as_bytes().into())
 }
 
-/// Opens a file by one name, each time on another inode, as versions are.
+/// Opens a file by one name, each time on another inode, because each version has its own.
 fn open(locks: &mut Locks, handle: Handle, name: &str) {
     locks.open(handle, Ino(100 + handle.0), [spot(name)].iter(), None);
 }
 
-/// All four on one name.
+/// Makes a table with all four files open on one name.
 fn four() -> Locks {
     let mut locks = Locks::default();
     for handle in [A, B, C, D] {
@@ -38,7 +38,7 @@ fn waits(locks: &mut Locks, handle: Handle, kind: FlockKind) -> Waits {
     }
 }
 
-/// Nothing is left once no process has anything open.
+/// Checks that nothing is left after all files are closed.
 fn end(mut locks: Locks) {
     for handle in [A, B, C, D] {
         locks.close(handle);
@@ -121,11 +121,11 @@ fn a_change_lets_the_old_lock_go_first() {
     let mut other = waits(&mut locks, B, Shared);
     done(&mut locks, A, Shared);
     assert!(other.given.try_recv().is_ok(), "both share");
-    // An open file that may not wait has lost the lock that it had.
+    // An open file whose request is refused has lost its old lock, too.
     let refused = waits(&mut locks, A, Exclusive);
     assert!(!locks.give_up(refused.ticket));
     done(&mut locks, B, Exclusive);
-    // Alone, the change comes before those that wait.
+    // With no other holder, the change comes before the requests that wait.
     let mut queued = waits(&mut locks, C, Exclusive);
     done(&mut locks, B, Shared);
     done(&mut locks, B, Exclusive);
@@ -157,7 +157,7 @@ fn a_waiter_that_is_gone_gets_no_lock() {
     end(locks);
 }
 
-/// Which of the other files a lock of A's keeps out, after something has happened to the names.
+/// Checks which of the other files a lock of A excludes after the names have changed.
 #[test]
 fn tables_go_with_names() {
     type Act = fn(&mut Locks);
@@ -210,7 +210,8 @@ fn the_next_file_with_a_name_starts_a_table() {
     locks.unlink(&spot("n"));
     open(&mut locks, B, "n");
     done(&mut locks, B, Exclusive);
-    // The one that went is opened again by its inode, also when its name leads elsewhere by now.
+    // The file that has lost its name is opened again by its inode, although its name leads
+    // elsewhere by now.
     locks.open(C, Ino(100 + A.0), [].iter(), Some(&spot("n")));
     drop(waits(&mut locks, C, Shared));
     locks.close(A);

@@ -1,8 +1,8 @@
-//! The end of a draft: it becomes the unit, whole, or goes.
+//! The end of a draft: it becomes the unit as a whole, or is removed.
 //!
-//! Owns the step by which all members are published at once. What can interleave: changes of another node and other
-//! drafts of the unit (each takes a turn of the ledger, and so does this), closes of the draft's own files (they are
-//! part of the next draft).
+//! Owns the step by which all members are published at once. These can interleave with it: changes
+//! of another node and other drafts of the unit (each takes a turn of the ledger, and so does
+//! this); closes of the draft's own files (they belong to the next draft).
 
 use hearthfs_mount::{Caller, Ino};
 
@@ -27,13 +27,14 @@ const MAY_WRITE: u32 = 2;
 struct DraftPlan {
     ops: Vec<(TreePath, Op)>,
     members: Vec<Member>,
-    /// The entries of clients among them.
+    /// The clients' entries among them.
     made: Vec<Made>,
 }
 
 impl Filesystem {
-    /// Notes that something was published at a name of a draft, and publishes the draft if that completes it; says
-    /// whether it did. `caller` is the process that did it; `None` where it is not known.
+    /// Notes that something was published at a name of a draft, and publishes the draft if that
+    /// completes it. Returns whether it completes it. `caller` is the process that published;
+    /// `None` where it is unknown.
     pub(in crate::fs) fn changed_in_edition(
         &self,
         spot: &DirEntryKey,
@@ -62,9 +63,11 @@ impl Filesystem {
         Ok(part.is_marker)
     }
 
-    /// Publishes a draft under its real names, unless the unit has moved on since it was begun. `uses` is what
-    /// [`Edition::uses`] was when that was decided; nothing happens if it has moved. Blocks. On an error nothing was
-    /// published, but for the first parts of a draft that is too large; it is tried again later if its writers do not.
+    /// Publishes a draft under its real names, unless the unit has changed since the draft was
+    /// begun. `uses` is the value of [`Edition::uses`] at the time of that decision; if it has
+    /// changed, nothing happens. Blocks. On an error nothing was published, except the first parts
+    /// of a draft that is too large. The publish is tried again later, if the writers do not
+    /// complete the draft first.
     pub(super) fn complete(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
         self.keep_published(id);
         self.publish_draft(id, uses).inspect_err(|error| {
@@ -76,7 +79,8 @@ impl Filesystem {
         })
     }
 
-    /// Makes blobs of what the draft has published and not released: by their real names others open only blobs.
+    /// Makes blobs of what the draft has published and not released. Under the real names, other
+    /// processes open only blobs.
     fn keep_published(&self, id: EditionId) {
         let lives: Vec<LiveId> = {
             let state = self.0.state.lock();
@@ -123,14 +127,15 @@ impl Filesystem {
                 Ok(written) => written,
                 Err(error) => {
                     if !stamps.is_empty() {
-                        // A part is published, and the rest would be taken for one of another version.
+                        // One part is published. The rest of the draft would count as a part of
+                        // another version.
                         rest(&mut self.0.state.lock(), id, Version::lost());
                     }
                     return Err(error);
                 }
             };
             let mut state = self.0.state.lock();
-            // What keeps directories comes behind.
+            // The changes that keep directories come after those of the part.
             stamps.extend(written.apply().into_iter().take(part.len()));
             if parts.peek().is_some() {
                 continue;
@@ -140,7 +145,8 @@ impl Filesystem {
             // The first changes are the puts of the members, in the same order.
             let stamped = members.into_iter().zip(&stamps);
             let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
-            // Under the same lock: what is published from now on is of the next draft.
+            // This happens under the same lock: files that are published from now on belong to the
+            // next draft.
             rest(&mut state, id, Version { members, mark, ..Version::default() });
             self.note_made(made);
             break state;
@@ -156,7 +162,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns the stamp that the entry points have got.
+    /// Returns the stamp of the put of the entry points.
     fn mark_of(&self, unit: &UnitName, paths: &[TreePath], stamps: &[Stamp]) -> Option<Stamp> {
         let is_entry = |path: &TreePath| {
             unit.part(&self.0.rules.profiles, path).is_some_and(|part| part.is_entry)
@@ -164,11 +170,11 @@ impl Filesystem {
         paths.iter().zip(stamps).filter(|(path, _)| is_entry(path)).map(|(_, stamp)| *stamp).max()
     }
 
-    /// Returns the changes that publish a draft; `None` where the current version stays.
+    /// Returns the changes that publish a draft; `None` if the current version has to stay.
     fn plan(&self, edition: &Edition) -> Option<DraftPlan> {
         let draft = edition.draft.as_ref()?;
         let ledger = &self.0.rooms.ledger;
-        // What has become too large to be a unit has no version that could stay.
+        // A unit that has become too large has no version that could stay.
         let now = current(ledger, &self.0.rules.profiles, &edition.unit).unwrap_or_default();
         let base = edition.base();
         if now.mark.is_some() && now.mark != base.mark {
@@ -203,18 +209,18 @@ impl Filesystem {
             return None;
         }
         let puts = version.members.iter().map(|m| (m.path.clone(), Op::Put(m.entry.clone())));
-        // What has come in the place of a member since is not of this unit's writer.
+        // A member that was replaced meanwhile does not belong to this writer.
         let there = |m: &&Member| now.stamp_of(&m.path) == Some(m.stamp);
         let gone = base.members.iter().filter(|m| !version.has(&m.path)).filter(there);
-        // What is lost of the version before would keep this one from being read.
+        // Lost members of the version before would make this version unreadable.
         let lost = now.broken.iter().filter(|m| !version.has(&m.path));
         let lost = lost.filter(|there| self.may_publish_over(&edition.caller, there));
         let ops = puts.chain(gone.chain(lost).map(|m| (m.path.clone(), Op::Remove))).collect();
         Some(DraftPlan { ops, members: version.members, made })
     }
 
-    /// Reports whether a caller may put a file in the place of one that came after it began its draft: the kernel has
-    /// checked the rights to other files only.
+    /// Reports whether a caller may replace a file that appeared after the caller began its draft.
+    /// The kernel has checked the rights to other files only.
     fn may_publish_over(&self, caller: &Caller, there: &Member) -> bool {
         if self.permits(caller, &there.entry.attrs, MAY_WRITE).is_err() {
             return false;
@@ -223,9 +229,10 @@ impl Filesystem {
         dir.is_none_or(|dir| may_take(caller, dir.mode, dir.uid, there.entry.attrs.uid))
     }
 
-    /// Leads a process away from an edition that is not written, to what is published. Others that have it keep the
-    /// version that they read; it ends with the last. `uses` is what was seen of it: if it has moved on, as when another
-    /// thread begins to write it, it stays. Returns false where that failed.
+    /// Leads a process from an edition that it does not write back to what is published. Other
+    /// processes of the edition keep the version that they read; the edition ends with the last of
+    /// them. `uses` is the value that was seen; if it has changed, for example because another
+    /// thread has begun to write, the edition stays. Returns false if that failed.
     pub(super) fn leave_edition(&self, id: EditionId, who: Who, uses: u64) -> bool {
         let last = {
             let mut state = self.0.state.lock();
@@ -237,8 +244,9 @@ impl Filesystem {
         !last || self.end_edition(id, Some(uses))
     }
 
-    /// Ends an edition: the names lead its processes to what is published. What it has open stays open, and is never
-    /// published. `uses` is as for [`Filesystem::complete`]. Returns false where that failed.
+    /// Ends an edition: the names lead its processes to what is published. Its open files stay open
+    /// and are never published. `uses` is the same as for [`Filesystem::complete`]. Returns false
+    /// if that failed.
     pub(super) fn end_edition(&self, id: EditionId, uses: Option<u64>) -> bool {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
@@ -249,7 +257,7 @@ impl Filesystem {
                 return true;
             }
             let path = edition.draft.as_ref().map(|draft| draft.path.clone());
-            // Nothing new comes to it from now on, whatever becomes of the rest.
+            // No new files come to it from now on, even if the rest fails.
             state.editions.take_away(id);
             let Some(path) = path else {
                 state.editions.remove(id);
@@ -294,7 +302,7 @@ impl Filesystem {
         true
     }
 
-    /// Removes what an earlier run has left of drafts: none of it was published.
+    /// Removes the drafts of an earlier run: none of them was published.
     pub(in crate::fs) fn clear_editions(&self) -> Result<()> {
         let ledger = &self.0.rooms.ledger;
         let dir = crate::namespace::editions();
@@ -313,7 +321,7 @@ impl Filesystem {
 fn rest(state: &mut State, id: EditionId, version: Version) {
     if let Some(edition) = state.editions.get_mut(id) {
         edition.rest();
-        // Where its members are too many, it is still known which version it is.
+        // If it has too many members to list them, the mark still identifies the version.
         let bare = Version { mark: version.mark, ..Version::default() };
         let fits =
             state.editions.rebase(id, version.into()) || state.editions.rebase(id, bare.into());
@@ -326,7 +334,7 @@ fn dirs_of(state: &State, id: EditionId) -> Vec<Ino> {
     draft.map_or(Vec::new(), |draft| draft.dirs.iter().map(|(_, ino)| *ino).collect())
 }
 
-/// Returns a member with what has happened to its attributes meanwhile, if the draft has not changed it.
+/// Returns a member with its present attributes, if the draft has not changed the member.
 fn as_now(member: Member, base: &Version, now: &Version) -> Member {
     let find = |version: &Version| version.member(&member.path).map(|found| found.entry.clone());
     let same = find(base).is_some_and(|entry| Entry { link: None, ..entry } == member.entry);

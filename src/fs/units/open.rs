@@ -1,7 +1,7 @@
-//! Opens of members: where a reader begins its version, and a writer its draft.
+//! Opens of members: a reader begins its version, and a writer its draft.
 //!
-//! Owns that step of an open. Must never open an entry point for a process that is then led to members of another
-//! version.
+//! Owns that step of an open. Must never open an entry point for a process that is then led to
+//! members of another version.
 
 use std::sync::Arc;
 
@@ -20,8 +20,9 @@ use crate::name::TreePath;
 use crate::namespace::{FileKind, Writers};
 
 impl Filesystem {
-    /// Prepares the open of a member: its reader begins an edition with the entry point, its writer is led to its draft.
-    /// Returns the contents that the reader is going to need and that this node does not have.
+    /// Prepares the open of a member. A reader begins an edition with the entry point, and a writer
+    /// is led to its draft. Returns the contents that the reader will need and that this node does
+    /// not have.
     pub(in crate::fs) fn open_in_edition(
         &self,
         ino: Ino,
@@ -45,13 +46,13 @@ impl Filesystem {
         };
         let class = self.0.rules.profiles.classify(&path);
         if !wish.writes() {
-            // What its process has written itself is no hit.
+            // A file that the caller's own process has written is no hit.
             let client = self.note_reading(wish.who, &class, &path);
             wish.client = client.filter(|_| private.is_none());
         }
         let FileKind::Unit(part) = class.kind else { return Ok(none) };
         let public = self.0.state.lock().names.spot_of(&path);
-        // What is left of a retry elsewhere is not a reason to leave this thread where it is.
+        // A retry that belongs to another name is no reason to keep this thread here.
         let here = |retry: &Retry| {
             retry.is_at(&place) || public.as_ref().is_some_and(|public| retry.is_at(public))
         };
@@ -72,7 +73,7 @@ impl Filesystem {
                 }
                 let unit = UnitName::of(&part.key);
                 let lacking = self.begin_to_read(&unit, part.writers, wish)?;
-                // Elsewhere the kernel looks up again what has been replaced since it did.
+                // Otherwise the kernel looks up again what was replaced after its lookup.
                 if last {
                     self.must_begin_with(ino, wish.who, &unit, &path)?;
                 }
@@ -82,8 +83,9 @@ impl Filesystem {
         }
     }
 
-    /// Checks that an inode is the entry point of the version that a process has just begun to read. Where it is that of an
-    /// older one, to whose other members no process can be led any more, the unit is a miss.
+    /// Checks that an inode is the entry point of the version that a process has just begun to
+    /// read. If it belongs to an older version, no process can be led to the other members of that
+    /// version any more, and the unit is a miss.
     fn must_begin_with(&self, ino: Ino, who: Who, unit: &UnitName, path: &TreePath) -> Reply<()> {
         let mut state = self.0.state.lock();
         let Some(stamp) = state.stamp_of(ino) else { return Ok(()) };
@@ -99,7 +101,8 @@ impl Filesystem {
         Err(Errno::ENOENT)
     }
 
-    /// Opens the entry point of an edition. One that is not written is given up for what is published now.
+    /// Opens the entry point of an edition. An edition that is not written is given up for the
+    /// version that is published now.
     fn reopen_entry(
         &self,
         id: EditionId,
@@ -137,15 +140,16 @@ impl Filesystem {
         Errno::ESTALE
     }
 
-    /// Reports whether a process reads a unit as it is published: its edition has no directory, and gets none now.
+    /// Reports whether a process reads a unit as it is published: its edition has no directory, and
+    /// is not getting one.
     fn is_published_for(&self, who: Who, unit: &UnitName) -> bool {
         let state = self.0.state.lock();
         let edition = state.editions.of(who, unit).and_then(|id| state.editions.get(id));
         edition.is_none_or(|edition| edition.draft.is_none() && !edition.drafting)
     }
 
-    /// Notes the version that a process begins to read. Returns the contents of it that are not here; `ENOENT` where one
-    /// of it is lost.
+    /// Notes the version that a process begins to read. Returns its contents that are not on this
+    /// node; `ENOENT` if one of them is lost.
     fn begin_to_read(
         &self,
         unit: &UnitName,
@@ -154,7 +158,7 @@ impl Filesystem {
     ) -> Reply<Vec<(Digest, u64)>> {
         let ledger = &self.0.rooms.ledger;
         let now = || (ledger.changes(), current(ledger, &self.0.rules.profiles, unit));
-        // One that is too large is read as any other files.
+        // A unit that is too large is read as ordinary files.
         let (mut changes, Ok(version)) = now() else { return Ok(Vec::new()) };
         let mut version = Arc::new(version);
         for _ in 0..DECIDE_TRIES_MAX {
@@ -171,19 +175,20 @@ impl Filesystem {
             if ledger.changes() == changes {
                 return Ok(lacking);
             }
-            // What moved since the version was read did not find an edition here: the kernel may keep a name of a member
-            // that it has looked up meanwhile, or that there is none.
+            // A change that came after the version was read has found no edition here. The kernel
+            // may remember a name of a member, or its absence, from a lookup in between.
             let (later, Ok(moved)) = now() else { return Ok(lacking) };
             if !moved.is_broken() && moved.is(&version) {
                 return Ok(lacking);
             }
             (changes, version) = (later, Arc::new(moved));
         }
-        // A unit that moves so often is not read now.
+        // A unit that changes so often cannot be read now.
         Err(Errno::ENOENT)
     }
 
-    /// Gives a process the edition of a version. One that it writes stays as it is.
+    /// Gives a process an edition with a version. An edition that the process writes is not
+    /// changed.
     fn begin_edition(&self, unit: &UnitName, shared: Writers, wish: &Wish, version: &Arc<Version>) {
         let mut state = self.0.state.lock();
         let now = self.0.rooms.clock.mono();
@@ -205,16 +210,16 @@ impl Filesystem {
         }
     }
 
-    /// Notes a use of a member's content, so that all members of a unit are renewed and kept as long as its entry point,
-    /// also those that its readers leave out. Returns whether it is here.
+    /// Notes a use of a member's content. All members of a unit are renewed and kept as long as its
+    /// entry point, even members that its readers do not open. Returns whether the content is here.
     fn uses(&self, digest: &Digest, size: u64) -> bool {
         self.0.rooms.renewer.note_use(digest, size);
         let blobs = &self.0.rooms.blobs;
         blobs.pin(digest).is_some() || blobs.contains(digest)
     }
 
-    /// Brings the members of a unit here before its entry point is opened: a program that has opened it relies on
-    /// all of them. Whatever goes wrong is a miss.
+    /// Fetches the members of a unit before its entry point is opened, because a program that has
+    /// opened it relies on all of them. Any failure is a miss.
     pub(in crate::fs) async fn fetch_members(
         &self,
         ino: Ino,
@@ -222,7 +227,7 @@ impl Filesystem {
         lacking: Vec<(Digest, u64)>,
     ) -> Reply<()> {
         for (digest, size) in lacking {
-            // Those that travelled together come with the first.
+            // Members that were sent together arrive together with the first.
             self.obtain(Some((ino, caller)), digest, size).await?;
         }
         Ok(())

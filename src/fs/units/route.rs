@@ -1,6 +1,7 @@
 //! Where a name of a unit leads a process.
 //!
-//! Owns that decision, and the beginnings of editions. Must never cost a plain file more than a look at its name.
+//! Owns that decision, and the beginnings of editions. Must never cost an ordinary file more than a
+//! check of its name.
 
 use std::sync::Arc;
 
@@ -19,12 +20,12 @@ use crate::name::TreePath;
 use crate::namespace::{Entry, EntryKind, Op, Part, Writers, editions};
 use crate::stamp::Stamp;
 
-/// What a name is wanted for.
+/// What a name is looked up for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::fs) enum Purpose {
     /// To find what it leads to.
     Find,
-    /// To take away what it leads to: unlinked, or renamed to another name.
+    /// To remove what it leads to: to unlink it, or to rename it to another name.
     Take,
     /// To make something there.
     Make,
@@ -39,8 +40,9 @@ enum PublishedAt {
 }
 
 impl Edition {
-    /// Reports whether a name leads its process elsewhere than others. Directories are those of all, unless they are
-    /// gone: then its members are in its own.
+    /// Reports whether a name leads the edition's process elsewhere than other processes.
+    /// Directories are common to all. If a directory is gone, its members are in the edition's own
+    /// directory.
     fn is_apart_at(&self, path: &TreePath, published: PublishedAt) -> bool {
         let base = self.base();
         match published {
@@ -52,13 +54,13 @@ impl Edition {
 }
 
 impl Filesystem {
-    /// Returns the unit that a path is of, if it is of one.
+    /// Returns the unit that a path belongs to, if it belongs to one.
     pub(in crate::fs) fn unit_of(&self, path: &TreePath) -> Option<UnitName> {
         part_of(&self.0.rules.profiles, path).map(|part| UnitName::of(&part.key))
     }
 
-    /// Returns where a name leads a caller: into its edition, if the name is one of a unit that it has an edition of.
-    /// One that makes a member gets an edition.
+    /// Returns where a name leads a caller: into the caller's edition, if it has one of the name's
+    /// unit. A caller that makes a member gets an edition.
     pub(in crate::fs) fn routed(
         &self,
         caller: &Caller,
@@ -94,15 +96,16 @@ impl Filesystem {
             return Ok(spot);
         }
         if let Err(error) = self.make_draft(id) {
-            // Its version cannot be kept for it, and another one is not its own: a miss.
-            tracing::debug!(error = error.chain(), "an edition cannot be kept apart");
+            // The process cannot keep its version, and must not see another one, so the name is a
+            // miss.
+            tracing::debug!(error = error.chain(), "an edition could not get a draft");
             return Err(Errno::ENOENT);
         }
         Ok(self.spot_in(id, path, spot))
     }
 
-    /// Reports whether what is published at a path is what an edition has there: it was not written, and the unit has
-    /// not moved on.
+    /// Reports whether the published version of a path is the one that an edition has there: the
+    /// edition was not written, and the unit has not changed.
     fn fits(&self, id: EditionId, path: &TreePath) -> bool {
         let published = self.published_at(path);
         let state = self.0.state.lock();
@@ -119,7 +122,7 @@ impl Filesystem {
         }
     }
 
-    /// Reports whether an edition is not what is published.
+    /// Reports whether an edition differs from what is published.
     pub(super) fn is_apart(&self, id: EditionId) -> bool {
         let (unit, base) = {
             let state = self.0.state.lock();
@@ -150,7 +153,7 @@ impl Filesystem {
             if written {
                 return self.spot_in(id, path, spot);
             }
-            // It takes away what is published. Another thread may begin to write meanwhile.
+            // The process removes what is published. Another thread may begin to write meanwhile.
             self.leave_edition(id, who, uses);
         }
         spot
@@ -191,7 +194,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns the edition that a process writes; `None` where it may have none.
+    /// Returns the edition that a process writes; `None` if it may not have one.
     fn edition_to_write(
         &self,
         caller: &Caller,
@@ -227,7 +230,7 @@ impl Filesystem {
                 }
                 id
             };
-            // What is found out outside the lock, before it is decided once more.
+            // This is determined outside the lock. After that the loop decides again.
             watched = Some(self.0.callers.watch(who));
             if known.is_none() {
                 base = Some(Arc::new(current(&self.0.rooms.ledger, &self.0.rules.profiles, unit)?));
@@ -265,12 +268,12 @@ impl Filesystem {
         let watched = self.0.callers.watch(who);
         let mut state = self.0.state.lock();
         if let Some(edition) = state.editions.get_mut(id) {
-            // One more than can be watched is as one that has ended.
+            // A writer beyond the limit counts as one that has ended.
             let _known = edition.add_writer(Writer { who, watched });
         }
     }
 
-    /// Gives an edition a directory of its own, with what it began with.
+    /// Gives an edition a directory of its own, with the version that it began with.
     pub(super) fn make_draft(&self, id: EditionId) -> Result<(), Error> {
         let ledger = &self.0.rooms.ledger;
         let lacks = |edition: &Edition| edition.draft.is_none() && !edition.ended;
@@ -325,13 +328,13 @@ impl Filesystem {
     fn add_draft_dir(state: &mut State, id: EditionId, path: &TreePath, parent: Ino) -> Ino {
         let spot: DirEntryKey = (parent, path.file_name().into());
         let ino = entry_inode(state, &spot, path, implied_directory());
-        // The kernel never learns of it, so nothing else keeps it.
+        // The kernel never learns of this inode, so only this count keeps it.
         state.names.count_lookup(ino);
         state.editions.add_dir(id, path.clone(), ino);
         ino
     }
 
-    /// Returns where a member stands in a draft. Directories are those of all.
+    /// Returns the name of a member in a draft. Directories are common to all processes.
     fn spot_in(&self, id: EditionId, path: &TreePath, real: DirEntryKey) -> DirEntryKey {
         if self.0.rooms.ledger.read(|fold| fold.is_directory(path)) {
             return real;
@@ -339,7 +342,7 @@ impl Filesystem {
         Self::private_spot(&mut self.0.state.lock(), id, path).unwrap_or(real)
     }
 
-    /// Returns the name of a member in a draft, making the inodes of the directories above it.
+    /// Returns the name of a member in a draft. Makes the inodes of the directories above it.
     fn private_spot(state: &mut State, id: EditionId, path: &TreePath) -> Option<DirEntryKey> {
         let edition = state.editions.get(id)?;
         let private = path.moved(&edition.unit.dir(), &edition.draft.as_ref()?.path)?;
@@ -347,7 +350,7 @@ impl Filesystem {
         Some((Self::private_dir(state, id, &dir)?, name.into()))
     }
 
-    /// Returns the inode of a directory of a draft, making it and those above it.
+    /// Returns the inode of a directory of a draft. Makes it and those above it.
     pub(super) fn private_dir(state: &mut State, id: EditionId, dir: &TreePath) -> Option<Ino> {
         let draft = state.editions.get(id)?.draft.as_ref()?;
         let known = |dirs: &[(TreePath, Ino)], path: &TreePath| {
@@ -380,7 +383,7 @@ impl Filesystem {
         path.moved(&edition.draft.as_ref()?.path, &edition.unit.dir())
     }
 
-    /// Returns the path by which programs know a name, be it one of a draft.
+    /// Returns the path by which programs know a name, even for a name of a draft.
     pub(in crate::fs) fn known_path(state: &State, spot: &DirEntryKey) -> Option<TreePath> {
         match state.editions.of_dir(spot.0) {
             Some(id) => Self::public_path(state, id, spot),
@@ -388,7 +391,7 @@ impl Filesystem {
         }
     }
 
-    /// Returns where a name leads a process, by the drafts that there are.
+    /// Returns where a name leads a process, by the drafts that exist now.
     pub(in crate::fs) fn routed_now(
         &self,
         state: &mut State,
@@ -408,7 +411,8 @@ impl Filesystem {
         }
     }
 
-    /// Reports whether a name may lead another process elsewhere, because it is one of a unit or of a draft.
+    /// Reports whether a name may lead another process elsewhere, because it belongs to a unit or
+    /// to a draft.
     pub(in crate::fs) fn is_divided(&self, state: &State, spot: &DirEntryKey) -> bool {
         if state.editions.is_empty() {
             return false;

@@ -1,6 +1,7 @@
-//! Looking after editions: drafts without a marker, writers that have ended, versions that are no longer read.
+//! Looks after editions: drafts without a marker, writers that have ended, versions that are no
+//! longer read.
 //!
-//! Owns how long each lasts. Must never publish what a killed process wrote.
+//! Owns how long each of them lasts. Must never publish what a killed process wrote.
 //!
 //! Keeps P2 killed-writer.
 
@@ -19,34 +20,34 @@ use crate::fs::who::Who;
 use crate::name::TreePath;
 use crate::namespace::EDITION_KEPT_FOR;
 
-/// What is due for an edition.
+/// The step that is due for an edition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Due {
     Nothing,
     /// Its draft is published as it is.
     Publish,
-    /// It goes; its draft is not published.
+    /// It ends, and its draft is not published.
     End,
 }
 
-/// The editions of units in a directory, each with a number that moves with its use.
+/// The editions of units in a directory, each with its number of uses.
 #[derive(Debug)]
 pub(in crate::fs) struct Inside(Vec<(EditionId, u64)>);
 
-/// How the writers of a draft are.
+/// The state of a draft's writers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Writing {
     /// One of them lives.
     Goes,
-    /// None is known to live, and one cannot be seen.
+    /// None is known to live, and at least one cannot be seen.
     Unseen,
     /// All have exited by themselves.
     Exited,
-    /// All are gone, and one was killed, or it is not known how it ended.
+    /// All are gone. One was killed, or it is unknown how it ended.
     Killed,
 }
 
-/// What was found out about the writers of a draft.
+/// The result of a check of a draft's writers.
 #[derive(Debug)]
 struct DraftWriters {
     writing: Writing,
@@ -56,7 +57,7 @@ struct DraftWriters {
 }
 
 impl DraftWriters {
-    /// Asks the kernel; `one_killed` says what is known of those that were forgotten.
+    /// Asks the kernel. `one_killed` is known from the writers that were forgotten.
     fn ask(writers: &[Writer], one_killed: bool) -> Self {
         let (mut goes, mut unseen, mut one_killed) = (false, false, one_killed);
         let mut ended = Vec::new();
@@ -79,7 +80,8 @@ impl DraftWriters {
         Self { writing, ended, one_killed }
     }
 
-    /// Returns the ended writers that can be forgotten. If all have ended, none can: their draft is not published yet.
+    /// Returns the ended writers that can be forgotten. If all have ended, none of them can,
+    /// because their draft is not published yet.
     fn to_forget(&self) -> &[Who] {
         match self.writing {
             Writing::Goes | Writing::Unseen => &self.ended,
@@ -92,8 +94,8 @@ impl DraftWriters {
     }
 }
 
-/// Decides what is due; `open` says whether a file of the draft is still open for writing. `writing` is only asked
-/// where it is written.
+/// Decides which step is due. `open` says whether a file of the draft is still open for writing.
+/// `writing` matters only if the draft is written.
 fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
     let idle = now.saturating_sub(edition.used());
     if edition.ended {
@@ -108,15 +110,16 @@ fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
         Writing::Exited => Due::Publish,
         Writing::Goes | Writing::Unseen if idle < UNIT_HOLD || open => Due::Nothing,
         Writing::Goes | Writing::Unseen if !edition.open_ended => Due::Publish,
-        // An entry point without the files that it names would lead readers to nothing, or to older ones.
+        // An entry point without the files that it names would lead readers to missing or older
+        // files.
         Writing::Goes => Due::Nothing,
         Writing::Unseen => Due::End,
     }
 }
 
 impl Filesystem {
-    /// Does for editions what is due: publishes the drafts of processes that have ended, and of those that write no
-    /// more. Blocks.
+    /// Carries out the steps that are due for editions: publishes the drafts of processes that have
+    /// ended, and of those that have stopped writing. Blocks.
     pub fn tend_editions(&self) {
         let now = self.0.rooms.clock.mono();
         let all: Vec<(EditionId, u64, Vec<Writer>, bool)> = {
@@ -132,7 +135,7 @@ impl Filesystem {
             let due = {
                 let mut state = self.0.state.lock();
                 let edition = state.editions.get(id).filter(|edition| edition.uses() == uses);
-                // One that has moved on is looked at the next time.
+                // An edition that was used meanwhile is checked in the next round.
                 let Some(edition) = edition else { continue };
                 let due = due(edition, writers.writing, is_open(&state, edition), now);
                 let forgotten = writers.to_forget();
@@ -148,14 +151,14 @@ impl Filesystem {
     fn carry_out_due(&self, id: EditionId, due: Due, uses: Option<u64>) {
         match due {
             Due::Nothing => {}
-            // An error was logged, and it is tried again.
+            // The error is logged already, and the next round tries again.
             Due::Publish => drop(self.complete(id, uses)),
             Due::End => drop(self.end_edition(id, uses)),
         }
     }
 
-    /// Ends all editions, because the mount has ended. Drafts are published as they are, but for those of killed
-    /// writers and those with an entry point that is not completed. Blocks.
+    /// Ends all editions, because the mount has ended. Drafts are published as they are, except
+    /// those of killed writers and those with an entry point that no marker has completed. Blocks.
     pub fn settle_editions(&self) {
         let all: Vec<(EditionId, Due)> = {
             let state = self.0.state.lock();
@@ -172,7 +175,8 @@ impl Filesystem {
         }
     }
 
-    /// Settles the drafts in a directory that is to be removed: `ENOTEMPTY` where one has files.
+    /// Settles the drafts in a directory that is about to be removed. Returns `ENOTEMPTY` if one of
+    /// them has files there.
     pub(in crate::fs) fn leave_directory(&self, dir: &TreePath) -> Reply<()> {
         for id in self.editions_in(dir) {
             let (due, written, empty, inside) = {
@@ -182,10 +186,11 @@ impl Filesystem {
                 (due_at_end(edition), edition.is_written(), empty, is_inside(edition, dir))
             };
             match due {
-                // One that was only read says nothing of the directory.
+                // An edition that was only read does not affect the directory.
                 _ if !written => {}
                 Due::Nothing if !empty => return Err(Errno::ENOTEMPTY),
-                // All that it had is gone in it, and goes for all.
+                // All its members in the directory are removed already, and the publish removes
+                // them for all processes.
                 Due::Nothing if inside => drop(self.complete(id, None)),
                 due => self.carry_out_due(id, due, None),
             }
@@ -193,20 +198,22 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns the editions of units in a directory that is gone by what `state` says.
+    /// Returns the editions of units in a directory that is gone according to `state`.
     pub(in crate::fs) fn editions_inside(state: &State, dir: &TreePath) -> Inside {
         let all = state.editions.iter().filter(|(_, edition)| is_inside(edition, dir));
         Inside(all.map(|(id, edition)| (id, edition.uses())).collect())
     }
 
-    /// Ends the editions of a directory that is gone. One that was used since is of another directory of that name.
+    /// Ends the editions of a directory that is gone. An edition that was used since then belongs
+    /// to another directory of that name.
     pub(in crate::fs) fn end_editions(&self, inside: Inside) {
         for (id, uses) in inside.0 {
             self.end_edition(id, Some(uses));
         }
     }
 
-    /// Settles the drafts in a directory that is to be renamed: they are published as they are.
+    /// Settles the drafts in a directory that is about to be renamed: they are published as they
+    /// are.
     pub(in crate::fs) fn move_directory(&self, dir: &TreePath) -> Reply<()> {
         for id in self.editions_in(dir) {
             let due = self.0.state.lock().editions.get(id).map(due_at_end);
@@ -222,13 +229,13 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Returns the path of a name; `None` while there are no editions at all.
+    /// Returns the path of a name; `None` while no editions exist.
     pub(in crate::fs) fn path_with_editions(&self, spot: &DirEntryKey) -> Option<TreePath> {
         let state = self.0.state.lock();
         if state.editions.is_empty() { None } else { state.names.path_of(spot) }
     }
 
-    /// Returns the editions of units in a directory, and those that have members in it.
+    /// Returns the editions of units in a directory, and the editions that have members in it.
     fn editions_in(&self, dir: &TreePath) -> Vec<EditionId> {
         let state = self.0.state.lock();
         let concerns = |edition: &Edition| {
@@ -248,8 +255,9 @@ impl Filesystem {
             && self.0.rooms.ledger.read(|fold| !fold.has_descendants(&private))
     }
 
-    /// Returns the editions of a process in a directory or above it that it is led to there: their names are to be
-    /// merged into a listing. Each has a draft.
+    /// Returns the editions whose units lie in a directory or above it, and that differ for this
+    /// process from what is published. Their names have to be merged into a listing. Each of them
+    /// has a draft.
     pub(in crate::fs) fn editions_listed(
         &self,
         who: Who,
@@ -278,7 +286,7 @@ impl Filesystem {
             let (unit, private) =
                 (edition.unit.clone(), dir.moved(&edition.unit.dir(), &draft.path));
             let Some(private) = private else { continue };
-            // A listing begins with the inode of its directory.
+            // A listing needs the inode of its directory.
             Self::private_dir(&mut state, id, &private);
             found.insert(unit, private);
         }
@@ -286,7 +294,7 @@ impl Filesystem {
     }
 }
 
-/// Decides what is due for an edition whose directory goes: nothing where its writers go on.
+/// Decides which step is due for an edition whose directory goes: nothing if its writers go on.
 fn due_at_end(edition: &Edition) -> Due {
     if !edition.is_written() {
         return Due::End;
@@ -298,7 +306,7 @@ fn due_at_end(edition: &Edition) -> Due {
     }
 }
 
-/// Reports whether the unit of an edition is that directory, or one below it.
+/// Reports whether the unit of an edition lies in that directory, or below it.
 fn is_inside(edition: &Edition, dir: &TreePath) -> bool {
     let at = edition.unit.dir();
     at == *dir || at.is_below(dir)
@@ -343,7 +351,7 @@ mod tests {
             let case = format!("{open_ended} {writing:?} {open} {now:?}");
             assert_eq!(due(&edition, writing, open, now), wanted, "{case}");
         }
-        // A publish that failed is tried again later; its writers are kept until then.
+        // A publish that failed is tried again later, and the draft's writers are kept until then.
         edition.not_before = late;
         assert_eq!(due(&edition, Writing::Exited, false, soon), Due::Nothing);
         assert_eq!(due(&edition, Writing::Exited, false, late), Due::Publish);

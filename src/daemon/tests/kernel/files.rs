@@ -1,7 +1,7 @@
 //! System calls on open files: descriptors, what they share, and mappings.
 //!
-//! An open file is what `open` makes. Descriptors and mappings hold it: FLUSH comes for each descriptor that goes,
-//! RELEASE when nothing holds it any more.
+//! Each `open` makes an open file. Descriptors and mappings hold it. FLUSH comes for each
+//! descriptor that is closed, RELEASE when nothing holds it any more.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt as _;
@@ -16,7 +16,7 @@ use super::walk::Place;
 use super::{Fd, Kernel};
 use crate::daemon::tests::users::{R, W, X};
 
-/// The longest file that these tests make, and more than they ever read at once.
+/// The longest file in these tests, and more than they read at once.
 const READ_MAX: u32 = 1 << 16;
 
 /// An open file.
@@ -25,11 +25,11 @@ pub(super) struct File {
     pub(super) ino: Ino,
     opened: Opened,
     flags: OpenFlags,
-    /// Descriptors and mappings that hold it.
+    /// The number of descriptors and mappings that hold it.
     held: u32,
 }
 
-/// What was stored through a mapping and has not been written yet.
+/// Bytes that were stored through a mapping and are not written back yet.
 #[derive(Debug)]
 pub(super) struct Stored {
     ino: Ino,
@@ -54,7 +54,7 @@ impl Kernel<'_> {
         self.open_as(who, path, fd, flags, create.then_some(0o644))
     }
 
-    /// Opens a file; where `mode` is there, it is made if it is missing.
+    /// Opens a file. With `mode`, the file is made if it is missing.
     pub(in crate::daemon::tests) fn open_as(
         &mut self,
         who: &Caller,
@@ -105,7 +105,7 @@ impl Kernel<'_> {
         self.files.insert(fd, File { ino, opened, flags, held: 1 });
     }
 
-    /// Opens what a descriptor is of once more, through `/proc/self/fd`: no name is looked up.
+    /// Opens the file of a descriptor once more, through `/proc/self/fd`. No name is looked up.
     pub(in crate::daemon::tests) fn reopen(
         &mut self,
         who: &Caller,
@@ -117,7 +117,7 @@ impl Kernel<'_> {
         self.system_call(|kernel, _| kernel.open_found(who, ino, new, flags))
     }
 
-    /// Makes another descriptor of the same open file, of the same program or another.
+    /// Makes another descriptor of the same open file, for the same program or another.
     pub(in crate::daemon::tests) fn duplicate(&mut self, fd: Fd, new: Fd) {
         let file = self.descriptors[&fd];
         self.files.get_mut(&file).unwrap().held += 1;
@@ -130,7 +130,8 @@ impl Kernel<'_> {
         file.flags.read && file.flags.write && matches!(file.opened.io, Io::Cached { .. })
     }
 
-    /// Returns the file that the kernel itself reads and writes for a descriptor: a mapping holds it beyond the last close.
+    /// Returns the file that the kernel itself reads and writes for a descriptor. A mapping holds
+    /// it after the last close.
     pub(in crate::daemon::tests) fn backing_of(&self, fd: Fd) -> Option<Arc<Backing>> {
         match &self.file(fd).opened.io {
             Io::Passthrough(backing) | Io::Beside(backing) => Some(Arc::clone(backing)),
@@ -143,18 +144,18 @@ impl Kernel<'_> {
         self.file(fd).flags.read
     }
 
-    /// Stores through a mapping. The pages are written when the kernel sees fit.
+    /// Stores through a mapping. The kernel chooses when the pages are written.
     pub(in crate::daemon::tests) fn store(&mut self, fd: Fd, at: u64, bytes: &[u8]) {
         let ino = self.of(fd).0;
         self.stored.push(Stored { ino, at, bytes: bytes.to_vec() });
     }
 
-    /// Writes what was stored through a mapping, as the kernel does now and then.
+    /// Writes what was stored through a mapping, as the kernel does from time to time.
     pub(in crate::daemon::tests) fn write_back_mapping(&mut self, mapping: Fd) {
         self.write_back(self.of(mapping).0);
     }
 
-    /// Writes what was stored, through whichever handle of the inode can write.
+    /// Writes the stored bytes through any handle of the inode that can write.
     pub(super) fn write_back(&mut self, ino: Ino) {
         let (mine, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.stored).into_iter().partition(|stored| stored.ino == ino);
@@ -195,7 +196,8 @@ impl Kernel<'_> {
         Ok(())
     }
 
-    /// Brings what was stored through a mapping of the inode, by a handle of which only that is known.
+    /// Sends bytes that were stored through a mapping of the inode, with a handle that may not be
+    /// the mapping's own.
     pub(in crate::daemon::tests) fn write_stored(
         &self,
         fd: Fd,
@@ -223,7 +225,7 @@ impl Kernel<'_> {
         read
     }
 
-    /// Asks for the attributes of an open file, as kernels do, which may name the handle or not.
+    /// Requests the attributes of an open file, with or without the handle: kernels do both.
     pub(in crate::daemon::tests) fn stat_of(
         &self,
         who: &Caller,
@@ -259,7 +261,7 @@ impl Kernel<'_> {
         self.system_call(|kernel, _| kernel.change(who, ino, set))
     }
 
-    /// Asks for the lock of an open file, or gives it back, without waiting.
+    /// Requests the lock of an open file, or releases it, without waiting.
     pub(in crate::daemon::tests) fn flock(
         &mut self,
         who: &Caller,
@@ -291,7 +293,8 @@ impl Kernel<'_> {
         done
     }
 
-    /// Maps what a descriptor is of; the mapping holds the open file, and outlives the descriptor.
+    /// Maps the file of a descriptor. The mapping holds the open file, and lasts longer than the
+    /// descriptor.
     pub(in crate::daemon::tests) fn map(&mut self, fd: Fd, mapping: Fd) {
         self.duplicate(fd, mapping);
     }
@@ -304,7 +307,8 @@ impl Kernel<'_> {
         done
     }
 
-    /// Ends a mapping that nothing else holds the file of; something happens while the node has yet to do its part.
+    /// Ends a mapping that is the last holder of its file. `meanwhile` runs before the node has
+    /// finished.
     pub(in crate::daemon::tests) fn unmap_slowly(
         &mut self,
         mapping: Fd,
@@ -321,7 +325,7 @@ impl Kernel<'_> {
         }
     }
 
-    /// Opens a file that it knows already, and reports whether the answer was there at once.
+    /// Opens a file that the kernel knows already, and reports whether the answer was immediate.
     pub(in crate::daemon::tests) fn opens_at_once(
         &mut self,
         who: &Caller,
@@ -369,7 +373,7 @@ impl Kernel<'_> {
         self.answer(|vfs| vfs.getxattr(who, ino, OsStr::new(name)))
     }
 
-    /// Looks a name up, lets something happen, and opens what it has found, once.
+    /// Looks a name up, runs something in between, and opens what it has found, once.
     pub(in crate::daemon::tests) fn open_late(
         &mut self,
         who: &Caller,
@@ -382,7 +386,8 @@ impl Kernel<'_> {
         self.answer(|vfs| vfs.open(who, ino, flags)).map(drop)
     }
 
-    /// Opens a file, or cuts it to a size; something happens before each look and each act.
+    /// Opens a file, or truncates it to a size. Something runs before each lookup and each
+    /// operation.
     pub(in crate::daemon::tests) fn race(
         &mut self,
         who: &Caller,

@@ -1,4 +1,5 @@
-//! What the modelled kernel remembers of names and attributes, and how it learns that names have moved.
+//! What the modelled kernel remembers of names and attributes, and how it learns that names have
+//! moved.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -13,7 +14,7 @@ use crate::daemon::tests::users::Rights;
 /// How long one system call takes.
 pub(super) const CALL: Duration = Duration::from_millis(1);
 
-/// What the node has told the kernel of its own accord.
+/// The notifications that the node has sent to the kernel.
 #[derive(Debug, Default)]
 pub(super) struct Told {
     epoch: AtomicU64,
@@ -41,7 +42,7 @@ impl Told {
     }
 }
 
-/// A name, present or missing, in the epoch in which it was asked for.
+/// A name, present or missing, with the epoch in which it was looked up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dentry {
     pub(super) ino: Option<Ino>,
@@ -49,7 +50,7 @@ pub(super) struct Dentry {
     epoch: u64,
 }
 
-/// An inode, and how often the node was told to keep it.
+/// An inode, and how many lookups the kernel has counted.
 #[derive(Clone, Copy, Debug)]
 struct Inode {
     attr: Attr,
@@ -57,7 +58,7 @@ struct Inode {
     lookups: u64,
 }
 
-/// Everything that is remembered, by the kernel's own time.
+/// Everything that the kernel remembers, by its own clock.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) now: Duration,
@@ -74,7 +75,7 @@ impl Memory {
         self.names.get(&(dir, name.to_owned())).copied()
     }
 
-    /// Reports whether a name may be believed in without asking.
+    /// Reports whether the kernel may rely on a name without a lookup.
     pub(super) fn holds(&self, dentry: Dentry, epoch: u64) -> bool {
         dentry.epoch == epoch && self.now < dentry.until
     }
@@ -101,7 +102,7 @@ impl Memory {
         }
     }
 
-    /// Notes attributes that were told, and `count` lookups.
+    /// Notes attributes from an answer, and `count` lookups.
     pub(super) fn learn(&mut self, attr: Attr, ttl: Duration, count: u64) {
         let until = self.now.saturating_add(ttl);
         let lookups = self.inodes.get(&attr.ino).map_or(0, |inode| inode.lookups) + count;
@@ -112,20 +113,22 @@ impl Memory {
         self.inodes.get(&ino).map_or(FileType::Directory, |inode| inode.attr.file_type)
     }
 
-    /// Returns attributes that still hold.
+    /// Returns attributes that are still valid.
     pub(super) fn attr(&self, ino: Ino) -> Option<Attr> {
         let inode = self.inodes.get(&ino)?;
         (self.now < inode.until).then_some(inode.attr)
     }
 
-    /// Makes the kernel ask for attributes when it needs them next: it has changed something itself.
+    /// Makes the kernel request attributes when it needs them next, because it has changed
+    /// something itself.
     pub(super) fn doubt(&mut self, ino: Ino) {
         if let Some(inode) = self.inodes.get_mut(&ino) {
             inode.until = Duration::ZERO;
         }
     }
 
-    /// Takes out the names and inodes of which `keep` says no; returns the inodes with their lookups.
+    /// Removes the names and inodes for which `keep` returns false. Returns these inodes with their
+    /// lookups.
     pub(super) fn forget(&mut self, keep: impl Fn(Ino, FileType) -> bool) -> Vec<(Ino, u64)> {
         let gone: Vec<(Ino, u64)> = self
             .inodes

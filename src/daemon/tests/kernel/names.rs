@@ -24,7 +24,7 @@ impl Kernel<'_> {
         })
     }
 
-    /// Looks as a thread does that was told that what it had found is stale.
+    /// Looks a name up like a thread that got `ESTALE` for what it had found.
     pub(in crate::daemon::tests) fn look_again(&mut self, who: &Caller, path: &str) -> Reply<Attr> {
         let ino = self.find(who, path, true)?;
         self.attr(who, ino)
@@ -118,7 +118,7 @@ impl Kernel<'_> {
         })
     }
 
-    /// Checks that a caller may take a name away.
+    /// Checks that a caller may remove a name.
     fn may_delete(&mut self, who: &Caller, dir: Ino, ino: Ino, is_dir: bool) -> Reply<()> {
         self.permit(who, dir, W | X)?;
         let (above, attr) = (self.attr(who, dir)?, self.attr(who, ino)?);

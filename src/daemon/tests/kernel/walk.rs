@@ -1,4 +1,4 @@
-//! Walking: from a path to an inode, as `default_permissions` lets a caller go.
+//! Walks: from a path to an inode, with the checks of `default_permissions`.
 
 use std::ffi::OsStr;
 
@@ -8,7 +8,7 @@ use super::Kernel;
 use super::memory::{CALL, rights_of};
 use crate::daemon::tests::users::{User, X};
 
-/// The directory of a path, the name in it, and what that leads to.
+/// The directory of a path, the name in it, and the inode that this leads to.
 pub(super) struct Place<'p> {
     pub(super) dir: Ino,
     pub(super) name: &'p str,
@@ -16,8 +16,8 @@ pub(super) struct Place<'p> {
 }
 
 impl Kernel<'_> {
-    /// Does a system call: once more from the beginning, asking for each name, when it is told that what it looked
-    /// up is stale.
+    /// Makes a system call. On `ESTALE` it runs once more from the beginning, with a lookup of each
+    /// name.
     pub(super) fn system_call<T>(
         &mut self,
         mut act: impl FnMut(&mut Self, bool) -> Reply<T>,
@@ -31,7 +31,8 @@ impl Kernel<'_> {
         done
     }
 
-    /// Heeds what the node has said of names; it happens soon after it was said, so no later than the next call.
+    /// Carries out the node's notifications about names. The kernel does that soon after they come,
+    /// and at the latest in the next call.
     fn heed(&mut self) {
         self.memory.now += CALL;
         for (dir, name) in self.told.take() {
@@ -40,14 +41,14 @@ impl Kernel<'_> {
         }
     }
 
-    /// Asks what a name leads to.
+    /// Asks the node what a name leads to.
     fn ask(&mut self, who: &Caller, dir: Ino, name: &str) -> Reply<(Lookup, u64)> {
         let epoch = self.told.epoch();
         let found = self.answer(|vfs| vfs.lookup(who, dir, OsStr::new(name)))?;
         Ok((found, epoch))
     }
 
-    /// Finds what a name leads to. What is remembered is believed, unless `again` says that it must be asked for.
+    /// Finds what a name leads to. What is remembered is used, unless `again` requires a lookup.
     pub(super) fn look(
         &mut self,
         who: &Caller,
@@ -85,7 +86,7 @@ impl Kernel<'_> {
         }
     }
 
-    /// Asks for attributes.
+    /// Asks the node for attributes.
     pub(super) fn ask_attr(
         &mut self,
         who: &Caller,
@@ -97,7 +98,7 @@ impl Kernel<'_> {
         Ok(attr)
     }
 
-    /// Returns attributes, remembered ones where they hold.
+    /// Returns attributes, from memory if they are still valid.
     pub(super) fn attr(&mut self, who: &Caller, ino: Ino) -> Reply<Attr> {
         match self.memory.attr(ino) {
             Some(attr) => Ok(attr),
@@ -105,7 +106,7 @@ impl Kernel<'_> {
         }
     }
 
-    /// Checks the mode of an inode; what would be refused is asked for once more.
+    /// Checks the mode of an inode. Before it refuses, it requests the attributes once more.
     pub(super) fn permit(&mut self, who: &Caller, ino: Ino, want: u32) -> Reply<()> {
         let user = User::of(who);
         let known = self.memory.attr(ino);
@@ -116,7 +117,7 @@ impl Kernel<'_> {
         if user.may(want, rights_of(&attr)) { Ok(()) } else { Err(Errno::EACCES) }
     }
 
-    /// Checks that a caller may change the mode and the like of an inode.
+    /// Checks that a caller may change the mode and similar attributes of an inode.
     pub(super) fn must_own(&mut self, who: &Caller, ino: Ino) -> Reply<()> {
         let attr = self.attr(who, ino)?;
         if User::of(who).owns(rights_of(&attr)) { Ok(()) } else { Err(Errno::EPERM) }
@@ -142,7 +143,8 @@ impl Kernel<'_> {
         Ok((at, name))
     }
 
-    /// Walks to a name and finds what it leads to. `anew`: it is to be made, or to be replaced.
+    /// Walks to a name and finds what it leads to. `anew` means that the name is to be made or
+    /// replaced.
     pub(super) fn place<'p>(
         &mut self,
         who: &Caller,
@@ -162,7 +164,8 @@ impl Kernel<'_> {
         self.place(who, path, again, false)?.ino.ok_or(Errno::ENOENT)
     }
 
-    /// Forgets what it was told, as under pressure of memory, but for what is open and the way there.
+    /// Forgets everything, as under memory pressure, except what is open and the directories above
+    /// that.
     pub(in crate::daemon::tests) fn forget(&mut self) {
         let open: Vec<Ino> = self.files.values().map(|file| file.ino).collect();
         let keep_dirs = !open.is_empty();

@@ -62,7 +62,7 @@ impl Model {
         }
     }
 
-    /// Returns the name under which what a descriptor writes will be published.
+    /// Returns the name under which the file of a writing descriptor will be published.
     pub(in crate::daemon::tests) fn name_written(&self, fd: Fd) -> Option<String> {
         self.draft_of(fd).and_then(|id| self.drafts[&id].name.clone())
     }
@@ -72,8 +72,9 @@ impl Model {
         self.files[&self.descriptors[&fd].file].write
     }
 
-    /// Rules 4 and 10: the close of the last descriptor that can write, by the processes that opened them, publishes.
-    /// What is written after that, by a descriptor or mapping that was left, is published at its own end.
+    /// Rules 4 and 10: the close of the last descriptor that can write, by the process that opened
+    /// it, publishes. Later writes, through a descriptor or mapping that is left, are published
+    /// when that ends.
     pub(super) fn close(&mut self, fd: Fd) {
         let descriptor = self.descriptors.remove(&fd).unwrap();
         let number = descriptor.file;
@@ -104,14 +105,15 @@ impl Model {
         self.tidy_locks();
     }
 
-    /// Publishes what a draft has that is not published yet.
+    /// Publishes the part of a draft that is not published yet.
     pub(super) fn publish(&mut self, id: usize, closer: Option<usize>) {
         let draft = self.drafts[&id].clone();
         let Some(name) = &draft.name else { return };
         if !(draft.wrote || draft.fresh || draft.changed) {
             return;
         }
-        // P14: a writer whose name has got a file that it may not write succeeds, and that file stays.
+        // P14: if the name of a writer has got a file that the writer may not write, the close
+        // succeeds, and that file stays.
         if let Some(there) = self.published(name)
             && draft.base != Some(there.put)
         {
@@ -141,7 +143,8 @@ impl Model {
         (draft.began, draft.base) = (Some(put), Some(put));
     }
 
-    /// Ends a draft that no process can write any more; processes that have it open for reading go on.
+    /// Ends a draft that no process can write any more. Processes that have it open for reading go
+    /// on.
     pub(super) fn end(&mut self, id: usize) {
         let Some(draft) = self.drafts.remove(&id) else { return };
         let saved = !draft.wrote && !draft.fresh;
@@ -158,7 +161,8 @@ impl Model {
         files.filter_map(|file| if let Of::Draft(id) = file.of { Some(id) } else { None }).collect()
     }
 
-    /// Reports whether a program shares what it writes with another, or an open file.
+    /// Reports whether a program shares a file that it writes with another program, or with another
+    /// open file.
     pub(in crate::daemon::tests) fn shares(&self, program: usize) -> bool {
         let mine: BTreeSet<usize> = self.written_by(|of| of == program);
         let shared = |number: &Fd, file: &super::File| {
@@ -167,17 +171,17 @@ impl Model {
             let others = held.count() - own;
             (file.opener == program && others > 0) || (file.opener != program && own > 0) || own > 1
         };
-        // Whether the end of another's mapping counts as a close is not said.
+        // The documents do not say whether the end of another program's mapping counts as a close.
         mine.iter().any(|id| self.drafts[id].stored_late)
             || !mine.is_disjoint(&self.written_by(|of| of != program))
             || self.files.iter().any(|(number, file)| shared(number, file))
     }
 
-    /// P2: what a program had open for writing when it was killed is not published.
+    /// P2: files that a program had open for writing when it was killed are not published.
     pub(in crate::daemon::tests) fn die(&mut self, program: usize) {
         for id in self.written_by(|of| of == program) {
             let draft = &self.drafts[&id];
-            // What it had closed before stands, as long as nothing was written since.
+            // The version that it had closed before stays, if nothing was written since.
             if draft.closed_once && (!draft.wrote || draft.as_closed) {
                 self.publish(id, Some(program));
             }
@@ -185,14 +189,14 @@ impl Model {
         }
         self.files.retain(|_, file| file.opener != program);
         self.descriptors.retain(|_, descriptor| descriptor.program != program);
-        // A later process with its number is another one.
+        // A later process with the same number is a different one.
         for draft in self.drafts.values_mut() {
             draft.members.remove(&program);
         }
         self.tidy_locks();
     }
 
-    /// Rule 5: it is published at once.
+    /// Rule 5: the truncated file is published at once.
     pub(super) fn truncate(&mut self, program: usize, path: &str, size: usize) -> Done {
         self.walk(program, path)?;
         let view = self.view(program, path).ok_or(Errno::ENOENT)?;
@@ -214,7 +218,7 @@ impl Model {
         Ok(())
     }
 
-    /// P14, P15: a change of the mode by name is done to what the name has.
+    /// P14, P15: a change of the mode by name applies to what the name has.
     pub(super) fn set_mode(&mut self, program: usize, path: &str, mode: u32) -> Done {
         self.walk(program, path)?;
         let view = self.view(program, path).ok_or(Errno::ENOENT)?;
@@ -235,7 +239,7 @@ impl Model {
         Ok(())
     }
 
-    /// P14: a change of the mode through a descriptor is done to the file that it is of.
+    /// P14: a change of the mode through a descriptor applies to the descriptor's file.
     pub(super) fn set_mode_of(&mut self, program: usize, fd: Fd, mode: u32) -> Done {
         let (put, draft, rights) = match &self.files[&self.descriptors[&fd].file].of {
             Of::Draft(id) => (self.drafts[id].began, Some(*id), self.drafts[id].rights),
@@ -263,7 +267,7 @@ impl Model {
             *changed = number;
             thing.as_mut().unwrap().rights.mode = mode;
         }
-        // The names of a file with hard links lead to one file, whichever version it has.
+        // All names of a file with hard links lead to one file, whichever version it has.
         let linked: BTreeSet<u64> =
             paths.iter().filter_map(|path| self.published(path)?.group).collect();
         for (id, other) in &mut self.drafts {
@@ -274,7 +278,7 @@ impl Model {
                 other.rights.mode = mode;
             }
         }
-        // Where the name has gone, what is written and what is read are changed each by itself.
+        // If the name is gone, the written file and the read one are changed separately.
         let shared = draft.is_none() || !paths.is_empty();
         for file in self.files.values_mut() {
             if let Of::Version { rights, put: of, .. } = &mut file.of
@@ -286,7 +290,7 @@ impl Model {
         }
     }
 
-    /// Has what a descriptor writes be published though nothing is written.
+    /// Makes the file of a writing descriptor one that is published even if nothing is written.
     pub(in crate::daemon::tests) fn freshen(&mut self, fd: Fd) {
         let draft = self.draft_of(fd).and_then(|id| self.drafts.get_mut(&id));
         if let Some(draft) = draft {
@@ -294,7 +298,7 @@ impl Model {
         }
     }
 
-    /// Takes its name from what a descriptor writes.
+    /// Takes the name from the file of a writing descriptor.
     pub(in crate::daemon::tests) fn lose_name(&mut self, fd: Fd) {
         let draft = self.draft_of(fd).and_then(|id| self.drafts.get_mut(&id));
         if let Some(draft) = draft {
@@ -302,8 +306,9 @@ impl Model {
         }
     }
 
-    /// Reports whether a file may arrive under a name without a word on directories, nor on which names a file with hard
-    /// links has when a writer closes it that has lost one.
+    /// Reports whether a file may arrive under a name. It must not raise a question that the
+    /// documents leave open: about directories, or about the names of a file with hard links whose
+    /// writer closes it after it has lost one.
     pub(in crate::daemon::tests) fn admits(&self, path: &str) -> bool {
         let dir = super::parent(path);
         let made = self.registers.get(dir).is_some_and(|(_, thing)| thing.is_some());
@@ -317,7 +322,7 @@ impl Model {
             && self.live_below(path).next().is_none()
     }
 
-    /// What has arrived from another node under a name.
+    /// Applies a change of another node to a name.
     pub(in crate::daemon::tests) fn arrive(
         &mut self,
         path: &str,

@@ -6,7 +6,7 @@ use super::{Done, Model, is_below, moved};
 use crate::daemon::tests::kernel::Fd;
 
 impl Model {
-    /// Returns the lock of a name, which all names of a file with hard links share.
+    /// Returns the lock of a name. All names of a file with hard links share one.
     pub(super) fn table_of(&mut self, path: &str) -> u64 {
         let group = self.published(path).and_then(|thing| thing.group);
         let linked =
@@ -21,7 +21,7 @@ impl Model {
         table
     }
 
-    /// Asks for the lock without waiting. A change of kind lets the old lock go first.
+    /// Requests the lock without waiting. A change of the kind of lock releases the old lock first.
     pub(super) fn lock(&mut self, fd: Fd, kind: FlockKind) -> Done {
         let number = self.descriptors[&fd].file;
         let (table, held) = (self.files[&number].table, self.files[&number].lock);
@@ -43,12 +43,13 @@ impl Model {
         if refused { Err(Errno::EAGAIN) } else { Ok(()) }
     }
 
-    /// A name goes, and any name below it: the next file there has another lock. What another node removes keeps its lock.
+    /// Removes a name and any name below it: the next file there has another lock. A file that
+    /// another node removes keeps its lock.
     pub(super) fn part_locks(&mut self, path: &str) {
         self.tables.retain(|name, _| name != path && !is_below(name, path));
     }
 
-    /// A file gets a further name, which shares its lock. What had that name before has gone.
+    /// Gives a file another name, which shares its lock. What had that name before is gone.
     pub(super) fn link_locks(&mut self, from: &str, to: &str) {
         self.part_locks(to);
         if let Some(table) = self.tables.get(from).copied() {
@@ -56,7 +57,7 @@ impl Model {
         }
     }
 
-    /// A lock goes where its name goes; what had that name parts with it.
+    /// Moves a lock together with its name. What had the new name loses it.
     pub(super) fn move_locks(&mut self, from: &str, to: &str) {
         self.part_locks(to);
         let names: Vec<String> = self

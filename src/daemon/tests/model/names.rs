@@ -1,4 +1,4 @@
-//! Names: what makes, moves, removes and shows them.
+//! Names: the calls that make, move, remove and show them.
 
 use std::collections::BTreeSet;
 
@@ -45,14 +45,15 @@ impl Model {
         Ok(())
     }
 
-    /// Takes a name from what is written there, or was closed there and removed by another node.
+    /// Takes a name from drafts that are written under it, or were closed there and removed by
+    /// another node.
     pub(super) fn detach(&mut self, path: &str) {
         for draft in self.drafts.values_mut().filter(|d| d.name.as_deref() == Some(path)) {
             draft.name = None;
         }
     }
 
-    /// Checks that a program may take away what it finds under a name.
+    /// Checks that a program may remove what it finds under a name.
     fn may_delete(&self, program: usize, path: &str, view: &View, is_dir: bool) -> Done {
         self.permit_change(program, path)?;
         let (user, dir) = (self.users[program], self.rights_of_dir(parent(path)));
@@ -102,7 +103,7 @@ impl Model {
             || (group(from).is_some() && group(from) == group(to) && draft(from) == draft(to))
     }
 
-    /// Rule 6.
+    /// Renames a file or directory (rule 6).
     pub(super) fn rename(&mut self, program: usize, from: &str, to: &str) -> Done {
         self.walk(program, from)?;
         self.walk(program, to)?;
@@ -149,7 +150,8 @@ impl Model {
                 }
                 self.put(&moved(&path, from, to), thing);
             }
-            // The directory of an implied one that has just been emptied stays, but not below itself.
+            // Rule 11 has kept the directory above each implied directory that was just emptied.
+            // Below the moved directory itself, nothing may stay.
             let stale: Vec<String> = self.live_below(from).map(|(path, _)| path.clone()).collect();
             for path in stale.iter().map(String::as_str).chain([from]) {
                 let number = self.next();
@@ -158,7 +160,8 @@ impl Model {
         }
         let ids: Vec<usize> = self.drafts.keys().copied().collect();
         for id in ids {
-            // Where nothing is published, what moves is what is written there; not what was closed, and removed elsewhere.
+            // If nothing is published, the drafts written there move. A draft that was closed, and
+            // removed by another node, does not.
             let gone = waits && !self.is_private(id);
             let draft = self.drafts.get_mut(&id).unwrap();
             if let Some(name) = &mut draft.name
@@ -171,7 +174,7 @@ impl Model {
                 }
                 *name = moved(name, from, to);
                 if waits && itself {
-                    // It replaces what is published there once it is closed, and is another file.
+                    // It is another file, and replaces what is published there when it is closed.
                     draft.fresh = true;
                     (draft.began, draft.base) = (None, target.as_ref().map(|thing| thing.put));
                     draft.renamed = target.is_some();

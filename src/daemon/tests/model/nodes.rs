@@ -1,11 +1,11 @@
-//! What nodes tell each other.
+//! What nodes send each other.
 
 use super::{Model, Registers};
 
 impl Model {
-    /// Returns what this node tells the others: its changes since they met last, and `heard` since. A path
-    /// that it made and removed again is not published, unless another has spoken of it, and is
-    /// afterwards as it was before.
+    /// Returns what this node sends to the others: its changes since they last synchronised, given
+    /// `heard` from them since. A path that it made and removed again is not sent, unless another
+    /// node has changed it, and is afterwards as it was before.
     pub(in crate::daemon::tests) fn tell(&mut self, heard: &Registers) -> Registers {
         let mut news = Registers::new();
         for (path, now) in std::mem::take(&mut self.registers) {
@@ -26,7 +26,7 @@ impl Model {
         news
     }
 
-    /// Learns what another node has told.
+    /// Applies what another node has sent.
     pub(in crate::daemon::tests) fn learn(&mut self, news: &Registers) {
         for (path, (number, thing)) in news {
             if self.registers.get(path).is_none_or(|(known, _)| known < number) {
@@ -40,7 +40,7 @@ impl Model {
         self.told = self.registers.clone();
     }
 
-    /// Returns the number of the last change, or counts on from another node's.
+    /// Returns the number of the last change, after raising it to that of another node.
     pub(in crate::daemon::tests) fn count_on(&mut self, last: u64) -> u64 {
         self.last = self.last.max(last);
         self.last

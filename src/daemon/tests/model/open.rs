@@ -11,11 +11,12 @@ use super::{
 use crate::daemon::tests::kernel::Fd;
 use crate::daemon::tests::users::SETGID;
 
-/// The most drafts of one name: which of them a writer joins is said for the newest only (rule 2).
+/// The most drafts of one name: the documents say only for the newest which of them a writer joins
+/// (rule 2).
 const DRAFTS_MAX: usize = 2;
 
 impl Model {
-    /// Returns the rights of what a program makes.
+    /// Returns the rights of something that a program makes.
     pub(super) fn rights_for_new(&self, program: usize, path: &str, mode: u32) -> Rights {
         let (user, dir) = (self.users[program], self.rights_of_dir(parent(path)));
         let gid = if dir.mode & SETGID == 0 { user.gid } else { dir.gid };
@@ -37,7 +38,7 @@ impl Model {
         self.descriptors.insert(fd, Descriptor { program, file: fd, mapping: false });
     }
 
-    /// Rules 1, 2, 3 and 5.
+    /// Opens a file by name (rules 1, 2, 3 and 5).
     pub(super) fn open(
         &mut self,
         program: usize,
@@ -71,7 +72,7 @@ impl Model {
             match (view.draft, self.published(path)) {
                 (Some(id), _) if self.drafts[&id].members.contains(&program) => Of::Draft(id),
                 (None, Some(thing)) => version_of(&thing),
-                // It waits for the first publish, in vain.
+                // It waits for the first publish, which does not come in time.
                 _ => return Err(Errno::ENOENT),
             }
         };
@@ -96,8 +97,8 @@ impl Model {
         self.add(program, fd, flags, of, table, false);
     }
 
-    /// Finds or begins the draft that an open for writing is of. `of`: only what began from this version is the same
-    /// file.
+    /// Finds or begins the draft for an open that writes. With `of`, only a draft that began from
+    /// this version is the same file.
     fn draft_to_write(
         &mut self,
         program: usize,
@@ -114,7 +115,7 @@ impl Model {
         };
         let joined = self.drafts_at(path).map(|(id, _)| id).filter(joins).last();
         let id = if let Some(id) = joined {
-            // It may have been begun with other rights than the name has by now.
+            // The draft may have begun with other rights than the name has now.
             self.permit(program, self.drafts[&id].rights, wants(flags))?;
             id
         } else {
@@ -168,7 +169,8 @@ impl Model {
         id
     }
 
-    /// Opens what a descriptor is of once more (P14): no name is looked up, and it is done to that file.
+    /// Opens the file of a descriptor once more (P14): no name is looked up, and the open applies
+    /// to that file.
     pub(super) fn reopen(&mut self, program: usize, fd: Fd, new: Fd, flags: OpenFlags) -> Done {
         let old = self.files[&self.descriptors[&fd].file].clone();
         let rights = match &old.of {
@@ -202,8 +204,8 @@ impl Model {
         Ok(())
     }
 
-    /// Writes to a version that a descriptor is of: the next one of its name, if that has it still; else one that
-    /// no process sees.
+    /// Writes to the version of a descriptor: its next version under its name, if the name still
+    /// has it; else a version that no process sees.
     fn reopen_version(
         &mut self,
         program: usize,
@@ -231,17 +233,17 @@ impl Model {
         self.draft_to_write(program, &path, &view, flags, Some(put))
     }
 
-    /// Reports whether a call is one of which the documents say nothing.
+    /// Reports whether the documents leave the outcome of a call open.
     pub(in crate::daemon::tests) fn leaves_open(&self, program: usize, call: &Call) -> bool {
         match call {
             Call::Open { path, flags, .. } if flags.write => {
-                // A process that has closed a file which another still writes, and empties it: whether that is the
-                // same file is not said (rule 2).
+                // The process has closed a file that another one still writes, and empties it now.
+                // The documents do not say whether that is the same file (rule 2).
                 let left = self.own_draft(program, path).filter(|id| !self.is_open(*id));
                 self.drafts_at(path).count() >= DRAFTS_MAX || (left.is_some() && flags.truncate)
             }
-            // A file that was closed empty and never written is held back for a second, and so are its readers
-            // (docs/design.md section 5): longer than these programs wait.
+            // A file that was closed empty and never written is held back for a second, and so are
+            // its readers (docs/design.md section 5). These programs do not wait that long.
             Call::Open { path, .. } => {
                 self.own_draft(program, path).is_none() && self.is_held(path)
             }
@@ -255,8 +257,8 @@ impl Model {
             }
             Call::Stat { path } => self.is_written_aside(path),
             Call::SetMode { fd, .. } => self.is_older_than_what_is_written(*fd),
-            // Whether it is published with the end of the mapping or with that of what else is left of the file is not
-            // said (rule 10).
+            // The documents do not say whether it is published at the end of the mapping or at the
+            // end of what else holds the file (rule 10).
             Call::Store { mapping, .. } => {
                 let file = &self.files[&self.descriptors[mapping].file];
                 let left = |id| self.writers(id).count() > 1;
@@ -266,8 +268,8 @@ impl Model {
         }
     }
 
-    /// Reports whether something at a path is written through a handle that stands aside: the size by the name may then
-    /// be that of a moment ago (semantics, "What is not promised").
+    /// Reports whether a file at a path is written through a handle that stands aside. The size
+    /// under the name may then be out of date (semantics, "What is not promised").
     fn is_written_aside(&self, path: &str) -> bool {
         let beside = |id: usize| {
             self.files.values().any(|file| file.aside && file.write && file.of == Of::Draft(id))
@@ -275,8 +277,8 @@ impl Model {
         self.drafts_at(path).any(|(id, _)| beside(id))
     }
 
-    /// Reports whether a descriptor is of a version that its name has no more and that others write on from: whether a change
-    /// through it is done to what they write is not said.
+    /// Reports whether the version of a descriptor has lost its name while others continue it. The
+    /// documents do not say whether a change through the descriptor applies to what they write.
     fn is_older_than_what_is_written(&self, fd: Fd) -> bool {
         let (own, put) = match &self.files[&self.descriptors[&fd].file].of {
             Of::Draft(id) => (Some(*id), self.drafts[id].began),
@@ -287,7 +289,7 @@ impl Model {
         put.is_some() && !is_there && self.drafts.iter().any(next)
     }
 
-    /// Reports whether a file that was closed has a descriptor or a mapping left.
+    /// Reports whether a closed file has a descriptor or a mapping left.
     pub(in crate::daemon::tests) fn lingers(&self) -> bool {
         self.drafts.keys().any(|id| !self.is_open(*id))
     }
@@ -304,20 +306,22 @@ impl Model {
     fn reopens_beside(&self, program: usize, fd: Fd, flags: OpenFlags) -> bool {
         let file = &self.files[&self.descriptors[&fd].file];
         match &file.of {
-            // The kernel reopens the inode that the handle stands on, not what it writes (docs/design.md section 7,
-            // "Handles that stand aside").
+            // The kernel reopens the inode of the handle, not the file that the handle writes
+            // (docs/design.md section 7, "Handles that stand aside").
             _ if file.aside => true,
             Of::Draft(id) => {
                 let member = self.drafts[id].members.contains(&program);
-                // For reading it waits as for a name, and may wait in vain (semantics, "What is not promised").
+                // An open for reading waits as an open by name does, and may time out (semantics,
+                // "What is not promised").
                 let begins = flags.truncate && !member;
-                // One that begins a version of its own there cannot be mapped: ETXTBSY, as below.
+                // A reopen that begins its own version there cannot be mapped: ETXTBSY, as below.
                 (!flags.write && !member)
                     || (flags.truncate && !self.is_open(*id))
                     || (begins && flags.read)
             }
-            // ETXTBSY where the file is passed through (semantics, "What is not promised"). Who writes the next version
-            // and empties this one through its descriptor: whether that is the same file is not said.
+            // It is ETXTBSY where the file is passed through (semantics, "What is not promised").
+            // If a process writes the next version and empties this one through its descriptor, the
+            // documents do not say whether that is the same file.
             Of::Version { put, .. } => {
                 let next = self.drafts.values().filter(|draft| draft.began == Some(*put));
                 let mut members = next.filter(|draft| draft.members.contains(&program));
