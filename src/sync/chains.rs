@@ -1,7 +1,7 @@
-//! Chains: which commits of each run of each node were folded, so that a missing one is noticed.
+//! Chains: which commits of each run of each node were folded, so that a gap is noticed.
 //!
-//! Owns the expected sequence numbers. Must never hold a commit back for ever: one that is not
-//! there when the log is listed again has expired or is lost.
+//! Owns the expected sequence numbers. Must never hold a commit back for ever: a commit that is
+//! still missing when the log is listed again has expired or is lost.
 //!
 //! Keeps P5 in-order.
 
@@ -46,7 +46,7 @@ struct Link {
 pub(super) struct Chains(HashMap<Incarnation, Link>);
 
 impl Chains {
-    /// Reports whether a commit comes directly after what was folded, or is older.
+    /// Reports whether a commit follows directly on the folded ones, or is older.
     pub(super) fn follows(&self, commit: &Commit) -> bool {
         commit.sequence <= self.next(commit)
     }
@@ -68,14 +68,15 @@ impl Chains {
         }
     }
 
-    /// Makes room, if there is none, by forgetting runs whose last commit is so old that none follows it.
+    /// Makes room, if there is none. Forgets runs whose last commit is so old that no further one
+    /// is expected.
     pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
         if self.0.len() >= CHAINS_MAX {
             self.0.retain(|_, link| !is_silent(link.ms));
         }
     }
 
-    /// Makes chains of what a checkpoint says, in the order of their times.
+    /// Makes chains from those of a checkpoint, which are in the order of their times.
     pub(super) fn of(all: &[CheckpointChain]) -> Self {
         let links = all.iter().rev().take(CHAINS_MAX).map(|chain| {
             let run = Incarnation { node: chain.node, incarnation: chain.incarnation };
@@ -102,8 +103,8 @@ impl Chains {
         self.0.is_empty()
     }
 
-    /// Reports whether these chains are as long as others, as far as can be told: they may have
-    /// forgotten some when there are too many.
+    /// Reports whether these chains are at least as long as `others`, as far as they know: they may
+    /// have forgotten some runs when there were too many.
     pub(super) fn reach(&self, others: &Self) -> bool {
         let reaches = |(run, link): (&Incarnation, &Link)| {
             self.0.get(run).is_some_and(|known| known.next >= link.next)
@@ -111,7 +112,8 @@ impl Chains {
         others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
     }
 
-    /// Returns which commits of its run are missing before this one: others of the run are known, or would be.
+    /// Returns which commits of its run are missing before this one. Empty for a run that may have
+    /// been forgotten.
     pub(super) fn lack_before(&self, commit: &Commit) -> Range<u64> {
         let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Incarnation::of(commit));
         let upto = if known { commit.sequence } else { 0 };
@@ -125,7 +127,7 @@ impl Chains {
         postcard::to_stdvec(&all).expect("numbers always encode")
     }
 
-    /// Reads what `encode` wrote; nothing if it is anything else.
+    /// Decodes what `encode` wrote. Returns empty chains for anything else.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         let all: Vec<(Incarnation, Link)> = postcard::from_bytes(bytes).unwrap_or_default();
         Self(all.into_iter().take(CHAINS_MAX).collect())
