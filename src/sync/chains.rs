@@ -14,9 +14,10 @@ use crate::namespace::Commit;
 use crate::remote::CheckpointChain;
 use crate::stamp::NodeId;
 
-/// Runs of nodes that are remembered. Where there are more, those go first that were silent for so long that they
-/// are not heard of again, and then the one that was heard of longest ago: it costs one list of the log when it is
-/// heard of again. As long as there are so many, a gap can be told only in those that are known.
+/// The most runs of nodes that are remembered. Beyond that, runs are forgotten that have been
+/// silent for so long that no further commit of them is expected, and then the run whose last
+/// commit is the oldest. A new commit of a forgotten run costs one list of the log. While the
+/// number is at this bound, gaps are noticed only in known runs.
 const CHAINS_MAX: usize = 4096;
 
 /// One run of one node.
@@ -37,7 +38,7 @@ impl Incarnation {
 struct Link {
     /// The sequence number that comes next.
     next: u64,
-    /// When the last commit was made.
+    /// When the last commit was made, in milliseconds.
     ms: u64,
 }
 

@@ -25,7 +25,7 @@ use crate::namespace::Op;
 use crate::remote::{ClaimName, Remote};
 use crate::task;
 
-/// Fewer bytes are uploaded without a claim, which costs two requests.
+/// Uploads smaller than this are made without a claim, because a claim costs two requests.
 const CLAIM_FROM_BYTES: u64 = 4 << 10;
 /// This long after the last upload or after a meeting, other nodes may be about to write the same.
 const ALONE_AFTER: Duration = Duration::from_mins(10);
@@ -57,7 +57,8 @@ const LISTED_WITHIN: Duration = Duration::from_secs(1);
 /// the same.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(800);
-/// The longest wait for one older claim, beside the time for its bytes at this rate; and for all of them together.
+/// The longest wait for one older claim, plus the time for its bytes at this rate; and the longest
+/// wait for all of them together.
 const TURN: Duration = Duration::from_secs(2);
 const TURN_BYTES_PER_SEC: u64 = 8 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(8);

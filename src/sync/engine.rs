@@ -196,7 +196,8 @@ impl Engine {
         report
     }
 
-    /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
+    /// Stops all tasks and saves. Changes that are not remote stay in the journal for the next
+    /// start.
     pub async fn stop(&self) {
         self.kill().await;
         self.ledger.save_behind().await;

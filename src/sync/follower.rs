@@ -48,9 +48,9 @@ const FETCHES_AT_ONCE: usize = 8;
 const READ_TRIES: u32 = 3;
 /// The pause between these attempts.
 const READ_WAIT: Duration = Duration::from_millis(50);
-/// The inline blobs of the last so many commits of one batch are kept at once: they
-/// are likely to be read next. Those of earlier commits are fetched on demand, so that a new
-/// node does not write a file for each small blob of the history.
+/// The inline blobs of the last commits of one batch, this many, are kept at once: they will
+/// probably be read next. Those of earlier commits are fetched on demand, so that a new node does
+/// not write a file for each small blob of the history.
 const KEPT_INLINE: usize = 16;
 /// The shortest and the longest wait after a failed poll.
 const RETRY_MIN: Duration = Duration::from_millis(500);
@@ -105,8 +105,9 @@ struct State {
     wide: Option<Duration>,
     /// The monotonic time at which a commit was last missing before one that exists.
     gap: Option<Duration>,
-    /// When the first list had been folded, by stamps, which may be ahead of the store's clock: what this
-    /// node's identity wrote later and this run did not is another node's.
+    /// The time of this node's stamps after the first list had been folded; it may be ahead of the
+    /// store's clock. A later commit under this node's identity that this run did not write is from
+    /// another node with the same identity.
     alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
     /// Whether this run has checked if a checkpoint has commits that are not known here.

@@ -48,7 +48,7 @@ struct FreshnessGate {
     ended: watch::Sender<u64>,
     /// Wakes the follower.
     wake: Notify,
-    /// When a program asked last, in milliseconds of the monotonic clock.
+    /// When a program last made a request, in milliseconds of the monotonic clock.
     active_ms: AtomicU64,
     /// Whether the follower sleeps until a program makes a request.
     asleep: AtomicBool,

@@ -40,9 +40,9 @@ pub struct GcOptions {
 /// Collects the garbage of one store.
 #[derive(Debug)]
 pub struct Collector {
-    /// What looks; it never makes a store of what is none.
+    /// The handle that reads; it never initialises a store.
     reader: Remote,
-    /// What deletes; none in a dry run.
+    /// The handle that deletes; `None` in a dry run.
     writer: Option<Remote>,
     options: GcOptions,
 }

@@ -45,12 +45,13 @@ struct State {
     last: Option<KnownHead>,
     /// The epoch and the number of the head up to which all that was announced is folded.
     folded: Option<(u64, u64)>,
-    /// Looks in a row that failed because the store throttled.
+    /// How many looks in a row failed because the store throttled.
     failures: u32,
-    /// It is not asked for until then, by the monotonic clock.
+    /// The head is not requested before this monotonic time.
     absent_until: Duration,
     distrusted_until: Duration,
-    /// What a list has shown that no head had announced then, and when that was, by the monotonic clock.
+    /// Commits that a list has shown and that no head had announced at that time, with that
+    /// monotonic time.
     suspects: Vec<(Stamp, Duration)>,
     said: bool,
 }
