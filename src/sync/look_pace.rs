@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::freshness::VOUCHED_PART;
 
-/// The longest and the shortest time between two looks.
+/// The shortest and the longest time between two looks.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(30);
 /// The time between two looks if `freshness` is 0, so that each lookup makes one.
