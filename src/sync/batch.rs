@@ -194,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_folds_to_the_same(steps in prop::collection::vec(any_step(), 0..40)) {
+        fn the_coalesced_changes_fold_to_the_same(steps in prop::collection::vec(any_step(), 0..40)) {
             let History { changes, known, late } = history(&steps);
             let fold = |parts: [&[Change]; 3]| {
                 let mut fold = Fold::new();

@@ -99,7 +99,7 @@ impl Chains {
         all
     }
 
-    /// Reports whether nothing was ever folded.
+    /// Reports whether no commit was folded yet.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told_again_when_old_runs_are_forgotten() {
+    fn gaps_are_noticed_again_when_old_runs_are_forgotten() {
         let mut chains = Chains::default();
         for node in 0..CHAINS_MAX as u64 {
             chains.note(&commit(node, node));

@@ -264,9 +264,9 @@ impl Checkpointer {
     async fn sweep(&self, own: OwnCheckpoint) {
         match sweeper::sweep(&self.0.ledger, &self.0.remote, own).await {
             Ok(0) => {}
-            Ok(objects) => tracing::info!(objects, "deleted what checkpoints have made needless"),
+            Ok(objects) => tracing::info!(objects, "deleted objects that are needless now"),
             Err(error) => {
-                tracing::debug!(error = %error.chain(), "not all that is needless was deleted");
+                tracing::debug!(error = %error.chain(), "some needless objects could not be deleted");
             }
         }
     }

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn as_few_bundles_as_will_do_and_none_behind_a_gap() {
+    fn as_few_bundles_as_possible_and_none_after_a_gap() {
         let all =
             [(0, 10, 99), (10, 12, 99), (12, 14, 99), (10, 14, 99), (5, 11, 99), (20, 30, 99)];
         assert_eq!(chain(&all, 0), [(0, 10), (10, 14)]);

@@ -282,7 +282,7 @@ async fn warm_up(follower: Follower, fetcher: Fetcher, budget: u64) {
         if is_known {
             let bytes = fetcher.warm_up(budget).await;
             if bytes > 0 {
-                tracing::info!(bytes, "fetched what the store got last");
+                tracing::info!(bytes, "fetched the most recently stored contents");
             }
             break;
         }
@@ -326,7 +326,7 @@ async fn send_touches_of(ledger: &Ledger) {
     if let Err(error) = task::blocking(move || ledger.send_touches()).await {
         tracing::warn!(
             error = error.chain(),
-            "times of use are not sent; they will be with the next"
+            "times of use could not be sent; they are sent with the next ones"
         );
     }
 }

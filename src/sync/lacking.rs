@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_by_time_and_by_room() {
+    fn it_depends_on_time_and_on_room() {
         let (lacking, one) = (Lacking::default(), Digest::of(b"1"));
         let at = Duration::from_millis;
         assert!(!lacking.is_in_vain(&one, 10, at(0), 5));

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_something_moves_more_is_looked_for() {
+    fn a_log_that_moves_is_looked_at_more_often() {
         let mut pace = LookPace::new(SECOND);
         let period = |wait: Duration| wait + look(0).took;
         assert_eq!(period(pace.wait(SECOND * 10, look(1))), SECOND / 5);

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missing_is_there_when_it_has_come() {
+    fn a_missing_commit_is_no_longer_missing_once_it_came() {
         let mut missing = Missing::default();
         missing.note_absent(Incarnation::of(&commit(1, 0)), 2..4);
         missing.note_unusable(commit(2, 7).stamp);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_from_the_log_before_it_could_be_used_stays_missing() {
+    fn a_commit_deleted_before_it_could_be_used_stays_missing() {
         let mut missing = Missing::default();
         let (old, young) = (commit(1, 5).stamp, commit(1, 9).stamp);
         missing.note_unusable(old);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_remembered_is_remembered_as_such() {
+    fn too_many_missing_commits_are_remembered_as_others() {
         let mut missing = Missing::default();
         missing.note_absent(Incarnation::of(&commit(1, 0)), 0..u64::MAX);
         assert_eq!(missing.absent.len(), MISSING_MAX);

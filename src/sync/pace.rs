@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_slows_no_node_down() {
+    fn old_commits_slow_no_node_down() {
         let pace = Pace::new(LEAST);
         assert_eq!(pace.delay(Duration::from_secs(100), commits(0)), LEAST);
         assert_eq!(pace.delay(Duration::from_secs(103), commits(3000)), DELAY_MAX);

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_told_once_a_minute_with_a_count() {
+    fn a_fault_is_logged_once_a_minute_with_a_count() {
         let (clock, quiet) = (Clock::manual(0), Quiet::default());
         assert_eq!(quiet.tell(&clock), Some(0));
         assert_eq!((quiet.tell(&clock), quiet.tell(&clock)), (None, None));

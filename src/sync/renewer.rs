@@ -126,12 +126,12 @@ impl Renewer {
             match inner.fetcher.fetch(digest, size).await {
                 Ok(()) => ready.push((digest, size)),
                 Err(error) => {
-                    tracing::debug!(%digest, error = %error.chain(), "cannot be renewed");
+                    tracing::debug!(%digest, error = %error.chain(), "a content cannot be renewed");
                 }
             }
         }
         if !ready.is_empty() {
-            tracing::debug!(contents = ready.len(), "stored again, because they are used");
+            tracing::debug!(contents = ready.len(), "stored contents again that are used");
             inner.ledger.store_again(&ready);
         }
         true

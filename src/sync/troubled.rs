@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_those_that_wait_asks_first() {
+    fn one_of_the_waiting_callers_asks_first() {
         let clock = Clock::manual(1_000_000);
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
         let troubled = Troubled::new(clock.clone(), min, max);

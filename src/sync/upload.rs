@@ -105,7 +105,7 @@ type Packed = (Digest, u64, u64, u32);
 enum Presence {
     /// It must be uploaded.
     Nowhere,
-    /// It is in a commit that said so.
+    /// It is inline in a commit, which has announced it.
     Said,
     /// It is at this place, and that is known since this time.
     At(Location, Duration),
@@ -486,7 +486,7 @@ impl Uploader {
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {
             let error = error.chain();
-            tracing::warn!(%error, wait_ms, unsaid, "upload failed; it is tried again");
+            tracing::warn!(%error, wait_ms, unsaid, "upload failed; it is retried");
         } else {
             tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
         }

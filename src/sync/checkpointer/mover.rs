@@ -54,7 +54,7 @@ impl Mover {
                     Ok(()) => ready.push((one.digest, one.size)),
                     Err(error) => {
                         let digest = one.digest;
-                        tracing::debug!(%digest, error = %error.chain(), "cannot be moved");
+                        tracing::debug!(%digest, error = %error.chain(), "a content cannot be moved");
                     }
                 }
             }

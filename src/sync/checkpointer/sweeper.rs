@@ -23,7 +23,7 @@ use crate::task;
 /// The most parts of the log that are swept together; the rest is left to the next time.
 const PARTS_MAX: usize = 50;
 
-/// The commits that a checkpoint tells about.
+/// The commits that a checkpoint contains or needs.
 #[derive(Default)]
 struct CheckpointSpan {
     /// Commits that are folded into it.
@@ -142,7 +142,7 @@ async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
     .await
 }
 
-/// Reads which commits a checkpoint tells about.
+/// Reads which commits a checkpoint contains or needs.
 async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<CheckpointSpan> {
     let staging = ledger.staging().clone();
     read_checkpoint(remote, &item.name, move || staging.create(), said).await

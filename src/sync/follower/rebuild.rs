@@ -73,7 +73,7 @@ impl Follower {
             // Missing commits stay missing until the next time. The rest of the log need not wait
             // for them.
             Err(error) if sure => {
-                tracing::debug!(error = %error.chain(), "no checkpoint was taken for what is missing");
+                tracing::debug!(error = %error.chain(), "no checkpoint was adopted for the missing commits");
                 return Ok(None);
             }
             Err(error) => return Err(error),

@@ -80,7 +80,7 @@ impl Ledger {
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
             tracing::info!(
-                "this node was away for longer than entries live: what it knew is forgotten"
+                "this node was absent for longer than entries live: its old namespace is forgotten"
             );
             // All of it is past its age, except what other nodes have used since, which they know,
             // and what only this node has.
@@ -187,7 +187,7 @@ impl Ledger {
         tracing::info!(
             files = left.len(),
             adopted,
-            "looked at what an earlier run left in staging"
+            "examined the files that an earlier run left in staging"
         );
     }
 
@@ -292,10 +292,7 @@ impl Ledger {
             }
         }
         drop(order);
-        tracing::info!(
-            records = count,
-            "took over from the journal what an earlier run had published"
-        );
+        tracing::info!(records = count, "restored the changes of an earlier run from the journal");
     }
 }
 

@@ -101,7 +101,7 @@ impl Ledger {
             if let Some(count) = count {
                 self.0.listeners.tell(Moved { count, paths: Some(&shown) });
             }
-            tracing::debug!(entries = due.len(), "forgotten, long past their age");
+            tracing::debug!(entries = due.len(), "forgot entries that are long past their age");
         }
         if let Some(path) = last {
             return PurgeMark::Registers(path);

@@ -75,7 +75,7 @@ fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
 }
 
 #[test]
-fn a_warm_fleet_has_all_soon() {
+fn a_warm_fleet_soon_has_everything() {
     let found = simulate(Scenario::Warm, &plan(10, 300, 0));
     assert!(found.done_s.unwrap() <= 10.0, "the goal is 60 s for 1,000 nodes: {found:?}");
     assert_eq!(found.compiled, 0, "{found:?}");

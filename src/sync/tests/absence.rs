@@ -10,7 +10,7 @@ use crate::remote::{CheckpointItem, keys};
 use crate::sync::LOG_GRACE;
 
 #[test]
-fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
+fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -70,7 +70,7 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
 }
 
 #[test]
-fn where_more_has_moved_than_can_be_told_any_path_may_have() {
+fn a_notification_of_too_many_paths_names_none() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -130,7 +130,7 @@ fn a_node_that_was_away_while_nothing_happened_goes_on() {
 }
 
 #[test]
-fn commits_below_a_checkpoint_that_a_node_missed_are_not_missed() {
+fn a_node_gets_commits_that_were_deleted_below_a_checkpoint_it_missed() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node(), world.node()];

@@ -195,7 +195,7 @@ fn p11_renewal_can_be_off() {
 }
 
 #[test]
-fn p11_what_is_put_again_rests_on_no_old_copy() {
+fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
     run(async {
         let world = World::aging(MONTH);
         let mut a = world.node();

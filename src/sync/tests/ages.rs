@@ -28,7 +28,7 @@ async fn two_ages() -> (World, World, Node, Node) {
 }
 
 #[test]
-fn p11_expiry_here_is_no_reason_to_forget_what_others_show() {
+fn p11_expiry_here_does_not_forget_what_others_show() {
     run(async {
         let (month, _, mut a, mut b) = two_ages().await;
         a.write("f", &content(1, 9_000));

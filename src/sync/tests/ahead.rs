@@ -80,7 +80,7 @@ fn what_was_stored_together_is_fetched_together() {
 }
 
 #[test]
-fn a_program_that_reads_here_and_there_gets_ever_less_beside_it() {
+fn random_reads_are_read_ahead_ever_less() {
     run(async {
         let files = 400;
         let world = stored(files).await;
@@ -121,7 +121,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
 }
 
 #[test]
-fn what_no_program_asked_for_evicts_nothing_and_leaves_room_to_writers() {
+fn reading_ahead_evicts_nothing_and_leaves_room_to_writers() {
     run(async {
         let files = 80;
         let world = stored(files).await;

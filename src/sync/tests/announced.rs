@@ -105,7 +105,7 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
 }
 
 #[test]
-fn a_node_that_was_away_for_longer_than_the_head_tells_lists() {
+fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
     run(async {
         let world = World::new();
         let mut a = world.node();

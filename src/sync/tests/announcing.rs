@@ -34,7 +34,7 @@ fn two_nodes_that_announce_at_once_lose_nothing() {
 }
 
 #[test]
-fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
+fn commits_of_other_nodes_are_announced_too_after_a_lost_race() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -81,7 +81,7 @@ fn a_slow_announcement_is_no_reason_to_distrust() {
 }
 
 #[test]
-fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
+fn p5_in_order_after_a_run_that_ended_between_commit_and_announcement() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -104,7 +104,7 @@ fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
 
 /// Also in order if another node announces what it finds in the log.
 #[test]
-fn p5_in_order_of_what_is_announced_along() {
+fn p5_in_order_of_announcements_for_other_nodes() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());

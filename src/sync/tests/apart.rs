@@ -79,7 +79,7 @@ fn an_empty_file_is_complete_in_no_format() {
 
 /// While the earlier version is in flight, and while it is not.
 #[test]
-fn it_is_removed_and_replaced_at_any_moment() {
+fn an_incomplete_file_can_be_removed_and_replaced_at_any_moment() {
     run(async {
         for (pushed, gone) in [(false, false), (false, true), (true, false), (true, true)] {
             let world = World::new();
@@ -264,7 +264,7 @@ fn p6_units_stay_whole_where_a_member_is_not() {
 
 /// A node that was absent adopts a checkpoint.
 #[test]
-fn it_stays_over_a_checkpoint_unless_others_have_put_something_since() {
+fn an_incomplete_file_survives_a_checkpoint_unless_others_have_put_something_since() {
     run(async {
         for replaced in [false, true] {
             let world = World::new();

@@ -87,7 +87,7 @@ async fn checkpoint_bytes(world: &World) -> (usize, u64) {
 }
 
 #[test]
-fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
+fn commits_of_a_large_namespace_are_bundled_instead_of_a_new_checkpoint() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
@@ -138,7 +138,7 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
 }
 
 #[test]
-fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
+fn a_bad_bundle_costs_requests_and_nothing_else() {
     run(async {
         let world = World::new();
         let (a, name) = bundled(&world).await;

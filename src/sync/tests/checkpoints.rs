@@ -246,7 +246,7 @@ fn p7_one_winner_whichever_node_writes_the_checkpoint() {
 }
 
 #[test]
-fn one_is_written_when_due_and_only_one() {
+fn one_checkpoint_is_written_when_due_and_only_one() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -272,7 +272,7 @@ fn one_is_written_when_due_and_only_one() {
 }
 
 #[test]
-fn an_engine_writes_them_by_itself_and_at_the_end() {
+fn an_engine_writes_checkpoints_by_itself_and_at_the_end() {
     run(async {
         let world = World::new();
         let a = world.node();
@@ -345,7 +345,7 @@ fn p13_bounded_a_node_that_may_not_write_tries_ever_more_rarely() {
 }
 
 #[test]
-fn a_crash_while_one_is_written_leaves_nothing_that_counts() {
+fn a_crash_while_a_checkpoint_is_written_leaves_no_checkpoint() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];

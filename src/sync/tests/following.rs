@@ -36,7 +36,7 @@ fn lists_have_an_age_and_may_fail() {
 }
 
 #[test]
-fn the_lag_of_commits_is_told() {
+fn the_lag_of_commits_is_reported() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -88,7 +88,7 @@ fn lag_counts_from_when_a_program_asks() {
 }
 
 #[test]
-fn commits_that_cannot_be_had_are_counted() {
+fn commits_that_cannot_be_read_are_counted() {
     run(async {
         let world = World::new();
         let mut a = world.node();

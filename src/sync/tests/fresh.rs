@@ -66,7 +66,7 @@ fn p10_freshness_zero_asks_each_time() {
 }
 
 #[test]
-fn one_list_serves_all_who_wait() {
+fn one_list_serves_all_waiting_callers() {
     run(async {
         let world = World::new();
         let b = world.node();
@@ -417,7 +417,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
 }
 
 #[test]
-fn who_asks_each_time_vouches_for_nothing() {
+fn a_node_that_asks_each_time_vouches_for_nothing() {
     run(async {
         for freshness in [Duration::ZERO, Duration::from_millis(200)] {
             let mut world = World::new();

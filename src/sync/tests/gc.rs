@@ -183,7 +183,7 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
 /// A commit that is deleted during the read may be in a checkpoint that was not read. An expired
 /// one may be deleted at any time.
 #[test]
-fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
+fn a_commit_deleted_during_the_read_is_not_unreadable() {
     const AGE: Duration = Duration::from_hours(240);
     run(async {
         for (wait, notes, unused) in [(LOG_GRACE * 2, 1, 0), (AGE, 0, 3)] {

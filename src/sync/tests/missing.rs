@@ -36,7 +36,7 @@ async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
 }
 
 #[test]
-fn p9_self_healing_of_a_commit_by_a_checkpoint_of_who_has_read_it() {
+fn p9_self_healing_of_a_commit_by_a_checkpoint_of_a_node_that_has_read_it() {
     run(async {
         let world = World::new();
         let (a, b, ..) = one_is_damaged(&world).await;
@@ -85,7 +85,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
+fn an_unreadable_checkpoint_is_not_replaced_by_one_with_less() {
     run(async {
         let world = World::new();
         let (a, b, ..) = one_is_damaged(&world).await;
@@ -101,7 +101,7 @@ fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
 }
 
 #[test]
-fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_are_such() {
+fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
     run(async {
         let month = Duration::from_hours(30 * 24);
         for lost in [false, true] {
@@ -215,7 +215,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
 }
 
 #[test]
-fn a_node_that_starts_from_a_checkpoint_knows_what_it_could_not_read_behind_it() {
+fn a_node_that_starts_from_a_checkpoint_knows_which_later_commits_it_could_not_read() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];

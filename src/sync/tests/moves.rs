@@ -86,7 +86,7 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
 }
 
 #[test]
-fn what_only_refuses_or_does_not_answer_is_not_absent() {
+fn a_store_that_refuses_or_does_not_answer_is_not_absent() {
     run(async {
         let world = World::new();
         let (node, other) = with_backlog(&world).await;
@@ -106,7 +106,7 @@ fn what_only_refuses_or_does_not_answer_is_not_absent() {
 }
 
 #[test]
-fn a_store_that_takes_the_place_of_the_known_one_makes_the_namespace_anew() {
+fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
     run(async {
         let world = World::new();
         let mut node = world.node();
@@ -281,7 +281,7 @@ fn a_node_that_may_not_write_puts_no_format_object_back() {
 }
 
 #[test]
-fn a_store_that_was_named_anew_is_known_by_its_log() {
+fn a_store_with_a_new_id_is_recognised_by_its_log() {
     run(async {
         let world = World::new();
         let (mut node, mut other) = with_backlog(&world).await;
@@ -374,7 +374,7 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
 }
 
 #[test]
-fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
+fn a_late_commit_of_an_earlier_run_is_not_from_a_twin() {
     run(async {
         let world = World::new();
         // A node with a wrong clock has made a stamp, and all nodes continue from there.
@@ -453,7 +453,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
 
 /// Commits that a node sends before it notices that its store was emptied prove nothing.
 #[test]
-fn an_emptied_store_is_not_known_by_what_was_sent_since() {
+fn an_emptied_store_is_not_recognised_by_later_commits() {
     run(async {
         let world = World::new();
         let (mut node, _) = with_backlog(&world).await;
@@ -470,7 +470,7 @@ fn an_emptied_store_is_not_known_by_what_was_sent_since() {
 
 /// A server that returns without its disk shows an empty bucket.
 #[test]
-fn after_an_outage_it_is_asked_first_which_store_it_is() {
+fn after_an_outage_the_identity_of_the_store_is_checked_first() {
     run(async {
         let world = World::new();
         let (mut node, _) = with_backlog(&world).await;

@@ -54,7 +54,7 @@ async fn collect(node: &Node) -> u64 {
 
 /// Two nodes that compile the same file need different times for it.
 #[test]
-fn what_took_another_time_is_the_same() {
+fn files_that_took_different_times_are_the_same() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -118,7 +118,7 @@ fn a_list_that_is_old_is_not_believed() {
 
 /// A removal that was made between the two and arrives later would have lost to our version.
 #[test]
-fn what_others_have_removed_in_between_is_sent_after_all() {
+fn an_omitted_change_is_sent_after_all_if_others_removed_the_file_in_between() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
@@ -153,7 +153,7 @@ fn what_others_have_removed_in_between_is_sent_after_all() {
 }
 
 #[test]
-fn an_explicit_removal_after_ours_stands() {
+fn a_later_removal_by_another_node_wins() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -260,7 +260,7 @@ fn p6_units_are_left_out_whole_or_not_at_all() {
 
 /// A change is published if its entry then lives longer.
 #[test]
-fn p11_expiry_is_no_reason_to_lose_what_was_closed_again() {
+fn p11_expiry_loses_no_file_that_was_closed_again() {
     run(async {
         let world = World::aging(Duration::from_hours(20));
         let (mut a, mut b) = (world.node(), world.node());
@@ -370,7 +370,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
 }
 
 #[test]
-fn a_kill_between_what_was_left_out_and_the_journal_costs_nothing() {
+fn a_kill_between_omitting_a_change_and_the_journal_costs_nothing() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());

@@ -307,7 +307,7 @@ fn a_version_of_others_replaces_one_unit_of_a_record() {
 
 /// After a kill while the index is filled again, a private version is still known to be private.
 #[test]
-fn what_comes_while_the_index_is_filled_is_private_still() {
+fn changes_while_the_index_is_filled_stay_private() {
     run(async {
         let world = World::aging(std::time::Duration::from_hours(24));
         let mut a = world.node();
@@ -335,7 +335,7 @@ fn what_comes_while_the_index_is_filled_is_private_still() {
 
 /// Attributes of a replaced version are not kept for a later one.
 #[test]
-fn attributes_of_what_has_given_way_go_with_it() {
+fn attributes_of_a_replaced_version_are_dropped_with_it() {
     run(async {
         let world = World::new();
         let mut a = world.node();

@@ -181,7 +181,7 @@ fn a_record_is_bounded_and_goes_whole_or_not_at_all() {
 }
 
 #[test]
-fn subscribers_hear_of_whole_commits_and_may_use_the_ledger() {
+fn subscribers_are_notified_of_whole_commits_and_may_use_the_ledger() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -243,7 +243,7 @@ fn names_of_the_log_are_the_stamps_of_commits() {
 }
 
 #[test]
-fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
+fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
     run(async {
         let day = Duration::from_hours(24);
         let world = World::aging(30 * day);
@@ -392,7 +392,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
 }
 
 #[test]
-fn a_commit_relies_on_what_was_uploaded_for_another_no_longer_than_that_does() {
+fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
     run(async {
         let world = World::new();
         let a = world.node();

@@ -60,7 +60,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
 }
 
 #[test]
-fn p9_self_healing_by_a_writer_who_only_read_it_before() {
+fn p9_self_healing_by_a_writer_that_only_read_it_before() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
@@ -120,7 +120,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
 
 /// A node with bad memory or a bad proxy doubts everything that it reads.
 #[test]
-fn p9_self_healing_is_no_affair_of_those_who_can_read() {
+fn p9_self_healing_does_not_affect_nodes_that_can_read() {
     run(async {
         for size in [2_000, 9_000, 1_500_000] {
             let world = World::new();

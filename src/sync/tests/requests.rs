@@ -187,7 +187,7 @@ fn back_pressure_when_the_store_is_gone() {
 
 /// A program that only creates names or changes attributes begins no file, but is bounded, too.
 #[test]
-fn the_queue_is_bounded_for_those_who_write_no_files() {
+fn the_queue_is_bounded_for_programs_that_write_no_files() {
     run(async {
         let world = World::new();
         let a = world.node();
@@ -203,7 +203,7 @@ fn the_queue_is_bounded_for_those_who_write_no_files() {
 
 /// A caller waits neither for room that cannot come nor for a store that is down.
 #[test]
-fn room_is_not_waited_for_in_vain() {
+fn no_caller_waits_for_room_that_cannot_come() {
     run(async {
         let world = World::new();
         let mut a = world.node();

@@ -110,7 +110,7 @@ fn a_hit_rides_with_the_next_commit() {
 
 /// Before and after the index has it, and with the earlier version still in flight.
 #[test]
-fn p4_local_durable_also_what_waits_for_company() {
+fn p4_local_durable_of_rides_that_wait() {
     run(async {
         for (pushed, saved) in [(false, false), (true, false), (false, true), (true, true)] {
             let world = World::new();
@@ -179,7 +179,7 @@ fn p7_one_winner_of_hits_on_two_nodes() {
 
 /// A change that is more than a use is sent as usual.
 #[test]
-fn what_is_no_mere_use_does_not_wait() {
+fn a_change_that_is_more_than_a_use_does_not_wait() {
     run(async {
         let world = World::new();
         let (mut a, b) = nodes(&world).await;

@@ -132,7 +132,7 @@ proptest! {
 }
 
 #[test]
-fn beside_a_change_what_stands_is_said_again() {
+fn beside_a_change_unchanged_operations_are_published_too() {
     run(async {
         let world = World::new();
         let a = world.node();

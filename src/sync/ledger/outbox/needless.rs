@@ -239,7 +239,7 @@ impl Ledger {
         }
         let at = self.0.clock.mono();
         for changes in groups.into_values() {
-            tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
+            tracing::debug!(changes = changes.len(), path = %changes[0].path, "other nodes have these changes");
             order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
         }
         gone
@@ -255,7 +255,7 @@ impl Ledger {
         match self.try_again(order, changes) {
             Ok(paths) => paths,
             Err(error) => {
-                tracing::warn!(error = %error.chain(), "what others have removed is not published again");
+                tracing::warn!(error = %error.chain(), "omitted changes could not be published again");
                 Vec::new()
             }
         }
