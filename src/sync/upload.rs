@@ -36,8 +36,7 @@ const PACK_BYTES_SET_MAX: u64 = 32 << 20;
 const PACKS_AT_ONCE: usize = 2;
 /// Blobs that are uploaded at once as separate objects.
 const OBJECTS_AT_ONCE: usize = 8;
-/// The most packs of earlier commits that one commit refers to; contents of further packs are
-/// stored again.
+/// The most packs of earlier commits that one commit refers to; contents of further packs are stored again.
 const OLD_PACKS_MAX: usize = 256;
 /// How long after a batch was planned its commit may rely on the objects that were uploaded or
 /// reused for it. The store may delete objects that no commit names at twice this time.
@@ -259,9 +258,8 @@ impl Uploader {
         }
         let Some(location) = self.ledger.location(digest) else { return Presence::Nowhere };
         let here = self.ledger.blobs().contains(digest);
-        // A small content is announced again, rather than looked for in an old commit, or in a
-        // commit of this node. This node has never read its own commits, and no other node can
-        // report to it that such a commit is damaged.
+        // A small content is announced again, rather than looked for in an old commit, or in a commit of this node.
+        // This node has never read its own commits, and no other node can report to it that such a commit is damaged.
         let (inline, own) = match &location.site {
             Site::Inline { commit } => {
                 let stamp = keys::commit_stamp(commit);
@@ -475,8 +473,7 @@ impl Uploader {
     pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
         let down = matches!(self.remote.health(), Health::Down { .. });
         if error.kind() == Kind::TimedOut && !down {
-            // The request began in an outage that is over, or failed alone; and it has taken time
-            // already.
+            // The request began in an outage that is over, or failed alone; and it has taken time already.
             backoff.reset();
         }
         let wait = backoff.wait();
