@@ -39,16 +39,14 @@ const OBJECTS_AT_ONCE: usize = 8;
 /// The most packs of earlier commits that one commit refers to; contents of further packs are stored again.
 const OLD_PACKS_MAX: usize = 256;
 /// How long after a batch was planned its commit may rely on the objects that were uploaded or
-/// reused for it. The store may delete objects that no commit names at twice this time.
+/// reused for it. The store may delete objects that no commit names twice this long after that.
 const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u64 / 2);
 /// The shortest and the longest wait before an upload is retried.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// How often the store must refuse a content before it is set aside. A proxy may be the cause, or a
-/// limit that will be changed.
+/// How often the store must refuse a content before it is set aside: the cause may be a proxy, or a limit.
 const REFUSALS_MAX: u32 = 5;
-/// The longest wait while the store does not answer. A retry costs the store nothing then, and may
-/// be what finds it up again.
+/// The longest wait while the store does not answer. A retry then costs nothing, and may find the store up again.
 const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// After an outage the uploads of all nodes begin again within this time.
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
@@ -78,8 +76,7 @@ pub(super) struct Uploader {
     ledger: Ledger,
     remote: Remote,
     pack_bytes: u64,
-    /// The locations of contents whose commits are not written yet: a batch that needs them again
-    /// is committed after these commits.
+    /// Locations of contents whose commits are not written yet. A batch that needs them is committed after those.
     flying: Mutex<HashMap<Digest, (Location, Duration)>>,
     quiet: Quiet,
     quiet_lost: Quiet,
@@ -174,8 +171,7 @@ impl Uploader {
         Uploaded { batch, packs, blobs, locations, claim: None, since }
     }
 
-    /// Reports whether it was too long ago that the objects of a batch were seen in the store. Then
-    /// its commit must not be written.
+    /// Reports whether the objects of a batch were seen in the store too long ago to write its commit.
     pub(super) fn is_old(&self, uploaded: &Uploaded) -> bool {
         self.ledger.clock().mono().saturating_sub(uploaded.since) > RELIED_ON_MAX
     }
@@ -289,8 +285,7 @@ impl Uploader {
         old_packs.contains(pack) || !self.ledger.blobs().contains(digest)
     }
 
-    /// Builds a pack and uploads it. A pack that the store refuses is sent in halves, until the
-    /// refused content is known.
+    /// Builds a pack and uploads it. A refused pack is sent in halves, until the refused content is known.
     async fn store_pack(
         &self,
         some: Vec<(Digest, u64)>,
