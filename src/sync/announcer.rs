@@ -1,8 +1,8 @@
 //! The announcer: puts this node's commits into the head of the log, from which other nodes learn of them.
 //!
 //! Owns the commits that are made and not yet announced. Must never announce a commit of a node
-//! before an earlier one of the same node. Must never keep a commit from being made: other nodes
-//! find a commit that cannot be announced by a list, only later.
+//! before an earlier one of the same node. Must never keep a commit from being made: if it cannot
+//! be announced, other nodes still find it later, by a list.
 //!
 //! Keeps P5 in-order and P10 freshness.
 
@@ -46,8 +46,8 @@ const RECENT: Duration = Duration::from_secs(2);
 /// random, up to the longest.
 const SPREAD_MIN: Duration = Duration::from_millis(50);
 const SPREAD_MAX: Duration = Duration::from_secs(2);
-/// After another node has replaced the head first, commits of other nodes are announced together
-/// with the own ones: at most this many, and at most this much earlier than the own ones.
+/// After another node has replaced the head first, this node also announces commits of other nodes:
+/// at most this many, and only if they are at most this much earlier than its own.
 const OTHERS_MAX: usize = 64;
 const OTHERS_BACK_MS: u64 = 30_000;
 /// Commits of an earlier run of this node are announced with the first commit of this run if they
@@ -204,7 +204,7 @@ impl Announcer {
     }
 
     /// Announces what waits. After another node has replaced the head first (`late`), other nodes
-    /// probably wait to announce too, so their commits are announced together with the own ones.
+    /// probably wait to announce too, so their commits are announced together with this node's.
     async fn announce(&self, late: bool) -> Result<AnnounceTry> {
         let Inner { remote, head, .. } = &*self.0;
         self.get_ready().await?;

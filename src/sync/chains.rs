@@ -86,7 +86,7 @@ impl Chains {
         Self(links.collect())
     }
 
-    /// Returns what is known, for a checkpoint.
+    /// Returns the chains, for a checkpoint.
     pub(super) fn all(&self) -> Vec<CheckpointChain> {
         let chain = |(run, link): (&Incarnation, &Link)| CheckpointChain {
             node: run.node,
@@ -121,7 +121,7 @@ impl Chains {
         self.next(commit)..upto
     }
 
-    /// Encodes what is known, for the index.
+    /// Encodes the chains, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         let all: Vec<(Incarnation, Link)> =
             self.0.iter().map(|(run, link)| (*run, *link)).collect();

@@ -98,7 +98,7 @@ impl Missing {
         self.others |= self.unusable.len() < kept;
     }
 
-    /// Encodes what is known, for the index.
+    /// Encodes the missing commits, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("numbers always encode")
     }

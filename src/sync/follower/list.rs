@@ -21,8 +21,8 @@ const WIDE_BACK_MS: u64 = 15 * 60_000;
 /// How far back a list goes for a commit that is missing before one that exists.
 pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 
-/// The most new commits that one list reports; a list with more is not used to check what was
-/// announced.
+/// The most new commits that one list reports. A list with more is not used to check which commits
+/// were announced.
 const NEW_MAX: usize = LOG_ITEMS_MAX;
 
 /// The reach of a list.

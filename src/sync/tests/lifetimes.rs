@@ -3,13 +3,14 @@
 //!
 //! These are checked after every step, by the store's own clock:
 //!
-//! - *Nothing expired is served*: the store still has, and so has not deleted by age, the object behind every
-//!   entry that any node shows; and what is shown is what was written last.
-//! - *Nothing in use expires*: what is opened somewhere at least every quarter of the age is there, on every node.
-//! - *The bucket stays within twice the live bytes*. Live are the contents that a program has written or opened
-//!   within the last age, each once, with what it takes to say so: [`ENTRY_BYTES`]. So much a store that knows
-//!   nothing but ages has to keep. All bytes of the bucket count against them: all copies of all contents, the
-//!   log, and the checkpoints, of which nothing but age removes any here.
+//! - *Nothing expired is served*: the store still has the object behind every entry that any node shows, so it
+//!   has not deleted that object by age. What a node shows is what was written last.
+//! - *Nothing in use expires*: a file that is opened on some node at least every quarter of the age is there, on
+//!   every node.
+//! - *The bucket stays within twice the live bytes*. A content is live if a program has written or opened it within
+//!   the last age. Each counts once, with the bytes that an entry takes elsewhere: [`ENTRY_BYTES`]. A store that
+//!   knows nothing but ages must keep this much. All bytes of the bucket are compared with them: all copies of all
+//!   contents, the log, and the checkpoints, which only age removes here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
