@@ -282,7 +282,7 @@ impl Checkpointer {
             }
         };
         let FoldedCommits { unfolded, uncovered } = self.counted();
-        // Once a checkpoint is due because of age, commits in bundles wait for it, too.
+        // Once a checkpoint is due because of age, commits in bundles count as waiting, too.
         let aged_ms =
             self.due_age_ms().map_or(u64::MAX, |age_ms| unfolded.1.saturating_add(age_ms));
         let waited_ms = ledger.now_ms().saturating_sub(uncovered.1.min(aged_ms));

@@ -18,7 +18,7 @@ const THROTTLED_DELAY_MAX: Duration = Duration::from_secs(30);
 /// requests at any time.
 const REFUSED_PART: u64 = 20;
 /// The factor by which the delay grows in a window in which the store throttled, and the factor by
-/// which it shrinks at most in the windows after it.
+/// which it shrinks at the most in each of the windows after it.
 const THROTTLED_GROWTH: f64 = 2.0;
 const THROTTLED_SHRINKING: f64 = 0.9;
 /// For this long after the store throttled, the delay shrinks slowly: otherwise the store would
