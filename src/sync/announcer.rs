@@ -1,7 +1,8 @@
 //! The announcer: puts this node's commits into the head of the log, from which other nodes learn of them.
 //!
-//! Owns what was committed and is not announced. Must never announce a commit of a node before an earlier one of the same
-//! node, nor keep a commit from being made: a commit that cannot be announced is found by lists, only later.
+//! Owns the commits that are made and not yet announced. Must never announce a commit of a node
+//! before an earlier one of the same node. Must never keep a commit from being made: if it cannot
+//! be announced, other nodes still find it later, by a list.
 //!
 //! Keeps P5 in-order and P10 freshness.
 
@@ -30,32 +31,35 @@ use crate::remote::{
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// Commits that wait to be announced; the oldest ones beyond are left to the lists of others.
+/// The most commits that wait to be announced. The oldest ones beyond that are left to the lists of
+/// other nodes.
 const QUEUE_MAX: usize = HEAD_COMMITS_MAX;
-/// The shortest and the longest time between two announcements, but for a drain; and how many times as long as one takes
-/// it is on a slow line.
+/// The shortest and the longest time between two announcements; a drain does not wait for it. On a
+/// slow line, this time is a multiple of how long an announcement takes.
 const ANNOUNCE_EVERY: Duration = Duration::from_millis(200);
 const ANNOUNCE_EVERY_MAX: Duration = Duration::from_secs(5);
 const ANNOUNCE_PART: u32 = 4;
-/// A head that was read so short a time ago is taken for the present one; one that this node has written is so as long as
-/// no other node was faster.
+/// A head that was read less than this ago is taken for the present one. So is a head that this
+/// node has written, if it did not have to retry because of another node.
 const RECENT: Duration = Duration::from_secs(2);
-/// The shortest and the longest wait after another node was faster, chosen at random up to this.
+/// The shortest and the longest wait after another node has replaced the head first. The wait is
+/// random, up to the longest.
 const SPREAD_MIN: Duration = Duration::from_millis(50);
 const SPREAD_MAX: Duration = Duration::from_secs(2);
-/// Commits of other nodes that are announced together with the own ones, after another node was faster, and how much
-/// earlier than the own ones they may be.
+/// After another node has replaced the head first, this node also announces commits of other nodes:
+/// at most this many, and only if they are at most this much earlier than its own.
 const OTHERS_MAX: usize = 64;
 const OTHERS_BACK_MS: u64 = 30_000;
-/// What an earlier run of this node has committed is announced with the first commit of this one if it is at most so old.
-/// What is older, nodes that follow the head have seen by a wide list.
+/// Commits of an earlier run of this node are announced with the first commit of this run if they
+/// are not older than this. Nodes that follow the head have seen older ones by a wide list.
 const EARLIER_MS: u64 = 630_000;
-/// A store that gives the same head so often and never lets it be replaced does not know conditions.
+/// If the store returns the same head this many times and never lets it be replaced, it does not
+/// support conditions.
 const STUCK_MAX: u32 = 5;
-/// The shortest and the longest wait before an announcement that failed is tried again.
+/// The shortest and the longest wait before a failed announcement is retried.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// How long nothing is announced where the store refuses that.
+/// How long nothing is announced after the store has refused an announcement.
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 /// Announces commits; cheap to clone.
@@ -68,25 +72,26 @@ struct Inner {
     remote: Remote,
     head: Arc<HeadWatch>,
     queue: Mutex<BTreeMap<Stamp, Option<Bytes>>>,
-    /// How many wait.
+    /// How many commits wait.
     waiting: watch::Sender<usize>,
-    /// Woken when more wait, and by what does not want to wait.
+    /// Woken when more commits wait, and by a caller that hurries.
     more: Notify,
     hurry: Notify,
     /// Callers that wait for the queue to be empty.
     hurried: AtomicUsize,
-    /// The store was seen to keep to conditions, and what earlier runs have left is in the queue.
+    /// Whether the store was seen to respect conditions, and the queue holds what earlier runs have
+    /// left.
     is_ready: AtomicBool,
-    /// The store refuses announcements. It moves under the lock of the queue.
+    /// Whether the store refuses announcements. Changes only under the lock of the queue.
     is_refused: AtomicBool,
-    /// The version that could not be replaced last, and how often that was so.
+    /// The version of the head that could not be replaced last, and how often that failed.
     stuck: Mutex<(Option<HeadVersion>, u32)>,
 }
 
-/// The outcome of one try.
+/// The outcome of one attempt.
 enum AnnounceTry {
     Done,
-    /// Another node was faster.
+    /// Another node has replaced the head first.
     Late,
 }
 
@@ -131,13 +136,13 @@ impl Announcer {
         self.0.more.notify_one();
     }
 
-    /// Starts announcing. Aborting the task loses nothing that lists do not find.
+    /// Starts announcing. If the task is aborted, other nodes still find the commits by lists.
     pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
         let announcer = self.clone();
         task::spawn(runtime, "announce", async move { announcer.run().await })
     }
 
-    /// Returns when all that was committed before is announced, or after `limit`.
+    /// Returns when everything that was committed before the call is announced, or after `limit`.
     pub(super) async fn settled(&self, limit: Duration) {
         let mut waiting = self.0.waiting.subscribe();
         let _hurry = AnnounceHurry::new(&self.0.hurried);
@@ -145,7 +150,7 @@ impl Announcer {
         clock::within(limit, waiting.wait_for(|count| *count == 0)).await;
     }
 
-    /// Announces all that waits, without a task that does so.
+    /// Announces everything that waits, without the task.
     #[cfg(test)]
     pub(super) async fn announce_all(&self) {
         let mut late = false;
@@ -198,8 +203,8 @@ impl Announcer {
         }
     }
 
-    /// Announces what waits. After another node was faster, others are likely to wait for the same, so what they have
-    /// committed is announced along.
+    /// Announces what waits. After another node has replaced the head first (`late`), other nodes
+    /// probably wait to announce too, so their commits are announced together with this node's.
     async fn announce(&self, late: bool) -> Result<AnnounceTry> {
         let Inner { remote, head, .. } = &*self.0;
         self.get_ready().await?;
@@ -240,7 +245,7 @@ impl Announcer {
         }
     }
 
-    /// Returns what waits, without what a head has already: another node may have announced it along.
+    /// Returns what waits, without what a head names already: another node may have announced it.
     fn waiting(&self, head: Option<&LogHead>) -> Vec<(Stamp, Option<Bytes>)> {
         let waiting = {
             let mut queue = self.0.queue.lock();
@@ -251,7 +256,8 @@ impl Announcer {
         waiting
     }
 
-    /// Notes that a head of a version was not replaced, or that none was made, and reports whether that never succeeds.
+    /// Notes that a head of this version was not replaced, or that no head was created. Reports
+    /// whether replacing it never succeeds.
     fn is_stuck(&self, version: Option<HeadVersion>) -> bool {
         let mut stuck = self.0.stuck.lock();
         let count = if stuck.0 == version { stuck.1 + 1 } else { 1 };
@@ -259,8 +265,8 @@ impl Announcer {
         count == STUCK_MAX
     }
 
-    /// Returns what other nodes have committed lately, and the bytes of what may be announced along; nothing where that
-    /// cannot be had.
+    /// Returns the recent commits of other nodes, with the bytes of those that may be announced by
+    /// this node; nothing if they cannot be read.
     async fn others(&self) -> Vec<(Stamp, Option<Bytes>)> {
         let remote = &self.0.remote;
         let first = self.0.queue.lock().first_key_value().map(|(stamp, _)| *stamp);
@@ -295,7 +301,7 @@ impl Announcer {
         read.into_iter().map(may_be).collect()
     }
 
-    /// Returns what was committed while runs may have ended that did not announce it.
+    /// Returns the commits of the time in which runs may have ended without announcing them.
     async fn earlier(&self) -> Result<Vec<Stamp>> {
         let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
         let (mut names, mut after) = (Vec::new(), name_of_ms(from_ms));
@@ -309,8 +315,9 @@ impl Announcer {
         }
     }
 
-    /// Makes sure, once, that the store replaces no other head than the expected one, and that what an earlier run has
-    /// committed is announced with the first commit of this one: a run may have ended in between.
+    /// Makes sure, once, that the store replaces only the expected head, and that the commits of an
+    /// earlier run are announced with the first commit of this one: a run may have ended in
+    /// between.
     async fn get_ready(&self) -> Result<()> {
         if self.0.is_ready.load(Ordering::Relaxed) {
             return Ok(());
@@ -331,7 +338,7 @@ impl Announcer {
         Ok(())
     }
 
-    /// Announces nothing for some time, because the store refuses it.
+    /// Stops announcing for some time, because the store refuses it.
     async fn rest(&self, error: &Error) {
         if error.kind() == Kind::Denied {
             tracing::warn!(
@@ -361,15 +368,15 @@ impl Announcer {
     }
 }
 
-/// Drops the oldest of too many commits; others find them by a list.
+/// Drops the oldest commits if there are too many; other nodes find them by a list.
 fn shorten(queue: &mut BTreeMap<Stamp, Option<Bytes>>) {
     while queue.len() > QUEUE_MAX {
         queue.pop_first();
     }
 }
 
-/// Returns the commits of other nodes that a head lacks and that may be announced along. Where one of a node may not be,
-/// what follows it may not be, either.
+/// Returns the commits of other nodes that a head lacks and that this node may announce. If a
+/// commit of a node may not be announced, the later ones of that node may not be, either.
 fn announceable(
     others: Vec<(Stamp, Option<Bytes>)>,
     head: Option<&LogHead>,
@@ -387,13 +394,13 @@ fn announceable(
         .collect()
 }
 
-/// Returns the place of a commit in its run, if it is whole. Before the first one an earlier run may have committed
-/// something that is not announced.
+/// Returns the position of a commit in its run, if the commit is whole. Before the first commit of
+/// a run, an earlier run may have made commits that are not announced.
 fn place_in_run(bytes: &Bytes, name: &Stamp) -> Option<u64> {
     decode_commit_named(bytes, name).ok().map(|commit| commit.sequence)
 }
 
-/// Makes the announcer hurry as long as it lives.
+/// Makes the announcer hurry while it exists.
 struct AnnounceHurry<'a>(&'a AtomicUsize);
 
 impl<'a> AnnounceHurry<'a> {

@@ -1,10 +1,10 @@
-//! Back-off: how long to wait before trying again.
+//! Back-off: how long to wait before a retry.
 
 use std::time::Duration;
 
 use crate::task;
 
-/// Grows from one wait to the next, up to a limit, with jitter so that nodes do not go in step.
+/// Grows from one wait to the next, up to a limit. Has jitter, so that nodes do not retry in step.
 #[derive(Debug)]
 pub(super) struct Backoff {
     next: Duration,
@@ -17,7 +17,7 @@ impl Backoff {
         Self { next: min, min, max }
     }
 
-    /// Returns the next wait: between a half and the whole of a time that doubles.
+    /// Returns the next wait: a random time between half of a doubling time and the whole of it.
     pub(super) fn wait(&mut self) -> Duration {
         let whole = self.next;
         self.next = (whole * 2).min(self.max);

@@ -1,6 +1,7 @@
-//! Batches: what goes into one commit, and what need not go at all.
+//! Batches: which changes go into one commit, and which need not be sent.
 //!
-//! Owns coalescing. Must never leave out what another node needs to come to our result.
+//! Owns coalescing. Must never leave out a change that another node needs to get the same
+//! namespace.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -29,20 +30,21 @@ pub(super) struct Batch {
     pub(super) records: u64,
     /// Bytes of content that its records put.
     pub(super) bytes: u64,
-    /// What is to be sent.
+    /// The changes to send.
     pub(super) changes: Vec<Change>,
-    /// Contents that its records put and that are not to be sent: overwritten or removed since.
+    /// Contents that its records put and that are not sent, because they were overwritten or
+    /// removed since.
     pub(super) dropped: Vec<Digest>,
-    /// How many changes of each path its records held, sent or not.
+    /// How many changes of each path its records held, including those that are not sent.
     pub(super) paths: HashMap<TreePath, u32>,
-    /// Paths whose changes are in no record of it: they ride with the others.
+    /// Paths whose changes are in none of its records: they are sent as rides.
     pub(super) rides: BTreeSet<TreePath>,
-    /// What is to be said and stored beside the changes.
+    /// Doubts and contents to store again, beside the changes.
     pub(super) amends: Amends,
 }
 
 impl Batch {
-    /// Makes a batch of records, leaving out what later ones replace.
+    /// Makes a batch of records. Leaves out changes that later ones replace.
     pub(super) fn of(taken: Taken, amends: Amends) -> Self {
         let Taken { upto, records, bytes, changes } = taken;
         let mut paths: HashMap<TreePath, u32> = HashMap::new();
@@ -60,7 +62,7 @@ impl Batch {
         Self { upto, records, bytes, changes, dropped, paths, rides, amends }
     }
 
-    /// Returns the contents that its changes put or that are to be repaired, each once.
+    /// Returns the contents that its changes put, and those to repair, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&self.changes);
         let repairs = self.amends.repairs.iter();
@@ -69,7 +71,7 @@ impl Batch {
         contents
     }
 
-    /// Returns the contents that are to be stored again only because they grow old, each once.
+    /// Returns the contents that are stored again only because they grow old, each once.
     pub(super) fn renewals(&self) -> Vec<(Digest, u64)> {
         let others: HashSet<_> = self.contents().into_iter().collect();
         let renewals = self.amends.renewals.iter();
@@ -87,10 +89,10 @@ pub(super) fn contents_of(changes: &[Change]) -> Vec<(Digest, u64)> {
     puts.filter(|(digest, _)| !digest.is_empty_content() && known.insert(*digest)).collect()
 }
 
-/// Leaves of each path the winning content and, of each content, the winning attributes, in the
+/// Keeps, of each path, the winning content and, of each content, the winning attributes, in the
 /// order given.
 ///
-/// The fold of what is left is the fold of all.
+/// The fold of what is kept is the same as the fold of all.
 pub(super) fn coalesce(changes: Vec<Change>) -> Vec<Change> {
     let mut contents: HashMap<&TreePath, usize> = HashMap::new();
     let mut attrs: HashMap<(&TreePath, Stamp), usize> = HashMap::new();
@@ -108,7 +110,7 @@ pub(super) fn coalesce(changes: Vec<Change>) -> Vec<Change> {
         keep[*at] = true;
     }
     for ((path, of), at) in &attrs {
-        // Attributes of a content that was replaced say nothing any more.
+        // Attributes of a content that was replaced have no effect any more.
         keep[*at] = contents.get(path).is_none_or(|content| *of >= changes[*content].stamp);
     }
     let mut keep = keep.into_iter();
@@ -123,8 +125,8 @@ mod tests {
     use crate::namespace::{Attrs, Entry, EntryKind, Fold, Time};
     use crate::stamp::NodeId;
 
-    /// What happens on a node: it changes one of a few paths, or hears what another node did there. A reader of its
-    /// commit may have heard that before.
+    /// What happens on a node: it changes one of a few paths, or receives a change of another node
+    /// there. A reader of its commit may have received that change before.
     #[derive(Debug, Clone, Copy)]
     enum Step {
         Put,
@@ -145,17 +147,18 @@ mod tests {
         (0_u8..3, step)
     }
 
-    /// The changes of a node, and what else there is.
+    /// The changes of a node, and what its reader receives from others.
     #[derive(Debug, Default)]
     struct History {
         changes: Vec<Change>,
-        /// What the reader of them knows before.
+        /// What the reader of the commit knows before.
         known: Vec<Change>,
-        /// What it hears later, or never.
+        /// What the reader receives later, or never.
         late: Vec<Change>,
     }
 
-    /// Lets the steps happen. The stamps of a node grow, and attributes are those of what it shows.
+    /// Runs the steps. The stamps of a node grow, and attributes belong to the content that it
+    /// shows.
     fn history(steps: &[(u8, Step)]) -> History {
         let (mut history, mut fold) = (History::default(), Fold::new());
         for (ms, (path, step)) in (10..).zip(steps) {
@@ -191,7 +194,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_folds_to_the_same(steps in prop::collection::vec(any_step(), 0..40)) {
+        fn the_coalesced_changes_fold_to_the_same(steps in prop::collection::vec(any_step(), 0..40)) {
             let History { changes, known, late } = history(&steps);
             let fold = |parts: [&[Change]; 3]| {
                 let mut fold = Fold::new();

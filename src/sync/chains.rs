@@ -1,7 +1,7 @@
-//! Chains: which commits of each run of each node were folded, so that a missing one is noticed.
+//! Chains: which commits of each run of each node were folded, so that a gap is noticed.
 //!
-//! Owns the expected sequence numbers. Must never hold a commit back for ever: one that is not
-//! there when the log is listed again has expired or is lost.
+//! Owns the expected sequence numbers. Must never hold a commit back for ever: a commit that is
+//! still missing when the log is listed again has expired or is lost.
 //!
 //! Keeps P5 in-order.
 
@@ -14,9 +14,10 @@ use crate::namespace::Commit;
 use crate::remote::CheckpointChain;
 use crate::stamp::NodeId;
 
-/// Runs of nodes that are remembered. Where there are more, those go first that were silent for so long that they
-/// are not heard of again, and then the one that was heard of longest ago: it costs one list of the log when it is
-/// heard of again. As long as there are so many, a gap can be told only in those that are known.
+/// The most runs of nodes that are remembered. Beyond that, runs are forgotten that have been
+/// silent for so long that no further commit of them is expected, and then the run whose last
+/// commit is the oldest. A new commit of a forgotten run costs one list of the log. While the
+/// number is at this bound, gaps are noticed only in known runs.
 const CHAINS_MAX: usize = 4096;
 
 /// One run of one node.
@@ -37,7 +38,7 @@ impl Incarnation {
 struct Link {
     /// The sequence number that comes next.
     next: u64,
-    /// When the last commit was made.
+    /// When the last commit was made, in milliseconds.
     ms: u64,
 }
 
@@ -46,7 +47,7 @@ struct Link {
 pub(super) struct Chains(HashMap<Incarnation, Link>);
 
 impl Chains {
-    /// Reports whether a commit comes directly after what was folded, or is older.
+    /// Reports whether a commit follows directly on the folded ones, or is older.
     pub(super) fn follows(&self, commit: &Commit) -> bool {
         commit.sequence <= self.next(commit)
     }
@@ -68,14 +69,15 @@ impl Chains {
         }
     }
 
-    /// Makes room, if there is none, by forgetting runs whose last commit is so old that none follows it.
+    /// Makes room, if there is none. Forgets runs whose last commit is so old that no further one
+    /// is expected.
     pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
         if self.0.len() >= CHAINS_MAX {
             self.0.retain(|_, link| !is_silent(link.ms));
         }
     }
 
-    /// Makes chains of what a checkpoint says, in the order of their times.
+    /// Makes chains from those of a checkpoint, which are in the order of their times.
     pub(super) fn of(all: &[CheckpointChain]) -> Self {
         let links = all.iter().rev().take(CHAINS_MAX).map(|chain| {
             let run = Incarnation { node: chain.node, incarnation: chain.incarnation };
@@ -84,7 +86,7 @@ impl Chains {
         Self(links.collect())
     }
 
-    /// Returns what is known, for a checkpoint.
+    /// Returns the chains, for a checkpoint.
     pub(super) fn all(&self) -> Vec<CheckpointChain> {
         let chain = |(run, link): (&Incarnation, &Link)| CheckpointChain {
             node: run.node,
@@ -97,13 +99,13 @@ impl Chains {
         all
     }
 
-    /// Reports whether nothing was ever folded.
+    /// Reports whether no commit was folded yet.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Reports whether these chains are as long as others, as far as can be told: they may have
-    /// forgotten some when there are too many.
+    /// Reports whether these chains are at least as long as `others`, as far as they know: they may
+    /// have forgotten some runs when there were too many.
     pub(super) fn reach(&self, others: &Self) -> bool {
         let reaches = |(run, link): (&Incarnation, &Link)| {
             self.0.get(run).is_some_and(|known| known.next >= link.next)
@@ -111,21 +113,22 @@ impl Chains {
         others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
     }
 
-    /// Returns which commits of its run are missing before this one: others of the run are known, or would be.
+    /// Returns which commits of its run are missing before this one. Empty for a run that may have
+    /// been forgotten.
     pub(super) fn lack_before(&self, commit: &Commit) -> Range<u64> {
         let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Incarnation::of(commit));
         let upto = if known { commit.sequence } else { 0 };
         self.next(commit)..upto
     }
 
-    /// Encodes what is known, for the index.
+    /// Encodes the chains, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         let all: Vec<(Incarnation, Link)> =
             self.0.iter().map(|(run, link)| (*run, *link)).collect();
         postcard::to_stdvec(&all).expect("numbers always encode")
     }
 
-    /// Reads what `encode` wrote; nothing if it is anything else.
+    /// Decodes what `encode` wrote. Returns empty chains for anything else.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         let all: Vec<(Incarnation, Link)> = postcard::from_bytes(bytes).unwrap_or_default();
         Self(all.into_iter().take(CHAINS_MAX).collect())
@@ -199,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_told_again_when_old_runs_are_forgotten() {
+    fn gaps_are_noticed_again_when_old_runs_are_forgotten() {
         let mut chains = Chains::default();
         for node in 0..CHAINS_MAX as u64 {
             chains.note(&commit(node, node));

@@ -1,7 +1,7 @@
 //! Reading a checkpoint, for follower, sweeper and `gc` alike.
 //!
-//! Owns the copy of it on the disk: it may be larger than what memory should hold, and reading it takes its time. Must
-//! never leave that copy behind.
+//! Owns the copy of a checkpoint on the disk: it may be too large for memory, and takes time to
+//! read. Must never leave that copy behind.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -10,10 +10,11 @@ use crate::error::{Error, Result};
 use crate::remote::Remote;
 use crate::task;
 
-/// Bytes of a checkpoint that are read at once.
+/// How many bytes of a checkpoint are read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// Reads a checkpoint by way of a new file, which `make` opens. It returns what removes it in the end, too.
+/// Reads a checkpoint through a new file, which `make` opens. `make` also returns the guard that
+/// removes the file in the end.
 pub(super) async fn read_checkpoint<T, G>(
     remote: &Remote,
     name: &str,

@@ -1,8 +1,9 @@
-//! The checkpointer: keeps the log short, so that a new node starts soon.
+//! The checkpointer: keeps the log short, so that a new node starts quickly.
 //!
-//! Owns the decision when a bundle is written, and when a checkpoint of what was folded. Must never write what is not
-//! remote yet, nor a namespace in which commits are missing while there is a better one. Must never hold up a program:
-//! none waits for a checkpoint.
+//! Owns the decision when to write a bundle, and when to write a checkpoint of what was folded.
+//! Must never write what is not remote yet. Must never write a namespace in which commits are
+//! missing while a better checkpoint exists. Must never hold up a program: none waits for a
+//! checkpoint.
 
 mod bundler;
 mod mover;
@@ -32,32 +33,37 @@ use crate::remote::{CheckpointCounts, CheckpointHead, CheckpointWriter, LogItem,
 use crate::stamp::Stamp;
 use crate::task;
 
-/// Commits that are in no checkpoint when one may be due; whether it is depends on their bytes, too.
+/// A checkpoint may be due from this many commits that are in no checkpoint. Whether it is due
+/// depends on their bytes, too.
 const COMMITS_MAX: u64 = 256;
-/// A checkpoint is written when its size is at most so many times that of the log since the last one.
+/// A checkpoint is written when its size is at most this many times that of the log since the last
+/// one.
 const BYTES_TIMES: u64 = 2;
-/// Commits that are in no checkpoint and no bundle when a bundle is due, once they have been there for a while.
+/// A bundle is due from this many commits that are in no checkpoint and no bundle, once they are
+/// old enough.
 const BUNDLED_MIN: u64 = 32;
-/// The first of them has been there for so long then.
+/// How old the first of them is then, at least.
 const BUNDLED_AFTER_MS: u64 = LOOK_BACK_MS + 30_000;
-/// The node that has written the last one goes on. Another node looks after this time whether it does.
+/// The node that wrote the last one also writes the next one. After this time another node checks
+/// whether it still does.
 const OTHERS_TIME: Duration = Duration::from_mins(3);
-/// The part of the age after which one is due for a single commit.
+/// Once a commit is older than this fraction of the age, a checkpoint is due for it alone.
 const PARTS_OF_AGE: u32 = 4;
-/// The largest part of the age that a node waits for other nodes: their checkpoints must come before what they stand for is deleted.
+/// The longest wait for other nodes, as a fraction of the age: a checkpoint must be written before
+/// the commits that it replaces are deleted.
 const WAITED_PART_OF_AGE: u32 = 16;
 /// How often to check, without a request, whether one is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The longest wait before the store is asked whether another node was faster.
+/// The longest wait before a node asks the store whether another node has already written one.
 const JITTER_MAX: Duration = Duration::from_secs(20);
-/// How long nothing is tried after a failure, at first and at most: an idle node that may not write should
-/// not ask for ever.
+/// The first and the longest pause after a failure: an idle node that may not write must not ask
+/// for ever.
 const RETRY_MIN: Duration = Duration::from_mins(5);
 const RETRY_MAX: Duration = Duration::from_hours(6);
-/// How often the log is listed before a checkpoint: to read what there is may take longer than its name allows, and
-/// what came meanwhile is read sooner.
+/// How often the log is listed before a checkpoint: reading it may take longer than the name of the
+/// checkpoint allows, and each further list has less to read.
 const LISTS_MAX: u32 = 3;
-/// Bytes that are written to the file at once.
+/// How many bytes are written to the file at once.
 const WRITE_BYTES: usize = 1 << 20;
 
 /// Writes checkpoints; cheap to clone.
@@ -76,26 +82,26 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When the latest checkpoint was made that we know of; 0 before the first look.
+    /// When the latest known checkpoint was made; 0 before the first look.
     latest_ms: u64,
-    /// Up to when it and bundles have the log.
+    /// The time up to which checkpoint and bundles cover the log.
     covered_ms: u64,
-    /// What was counted last, and how many commits had been folded then.
+    /// The last count, and how many commits had been folded then.
     counted: Option<(u64, FoldedCommits)>,
-    /// The checkpoint of this node after which it has not tidied up.
+    /// The checkpoint of this node after which it has not tidied up yet.
     sweeps: Option<OwnCheckpoint>,
-    /// Nothing is tried before this time of the monotonic clock, ...
+    /// Nothing is tried before this time of the monotonic clock.
     not_before: Duration,
-    /// ... which was so long after the last failure; zero after none.
+    /// The pause since the last failure; zero if the last attempt succeeded.
     pause: Duration,
 }
 
-/// Commits that were folded.
+/// Counts of folded commits.
 #[derive(Debug, Clone, Copy)]
 struct FoldedCommits {
-    /// Those in no checkpoint: how many, and when the first was made.
+    /// Commits in no checkpoint: how many, and when the first was made.
     unfolded: (u64, u64),
-    /// Those that are in no bundle either.
+    /// Commits in no checkpoint and no bundle.
     uncovered: (u64, u64),
 }
 
@@ -112,7 +118,7 @@ impl Checkpointer {
         Self(Arc::new(Inner { ledger, follower, remote, mover, state, writing }))
     }
 
-    /// Starts looking now and then. Aborting it at any point leaves nothing behind.
+    /// Starts checking periodically. Aborting the task at any point leaves nothing behind.
     pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
         let checkpointer = self.clone();
         task::spawn(runtime, "checkpoint", async move {
@@ -128,13 +134,14 @@ impl Checkpointer {
         })
     }
 
-    /// Returns how long to wait for other nodes: `usual`, or less where entries live for a short time only.
+    /// Returns how long to wait for other nodes: `usual`, or less if entries have a short life.
     fn at_most(&self, usual: Duration) -> Duration {
         let age = self.0.remote.effective_expiry();
         age.map_or(usual, |age| usual.min(age / WAITED_PART_OF_AGE))
     }
 
-    /// Reports whether a checkpoint or a bundle should be written, as far as can be told without the store.
+    /// Reports whether a checkpoint or a bundle is due, as far as this node knows without asking
+    /// the store.
     pub fn is_due(&self) -> bool {
         let ledger = &self.0.ledger;
         if ledger.clock().mono() < self.0.state.lock().not_before {
@@ -147,7 +154,7 @@ impl Checkpointer {
             || self.is_old()
     }
 
-    /// Reports whether a commit has been in no checkpoint for so long that one is due for it.
+    /// Reports whether a commit has been in no checkpoint for so long that a checkpoint is due.
     fn is_old(&self) -> bool {
         let (count, first_ms) = self.counted().unfolded;
         let first_age_ms = self.0.ledger.now_ms().saturating_sub(first_ms);
@@ -175,8 +182,8 @@ impl Checkpointer {
         }
     }
 
-    /// Writes a checkpoint or a bundle if one is due and no other node has written it. What fails is tried again
-    /// later.
+    /// Writes a checkpoint or a bundle if one is due and no other node has written it. A failure is
+    /// retried later.
     pub async fn write_if_due(&self) {
         let Ok(_writing) = self.0.writing.try_lock() else { return };
         if !self.is_due() {
@@ -194,8 +201,8 @@ impl Checkpointer {
         state.not_before = state.not_before.max(self.0.ledger.clock().mono() + state.pause);
     }
 
-    /// As [`Checkpointer::write_if_due`], at the end of a run, for which a program may wait: what others may do as well
-    /// is left to them.
+    /// As [`Checkpointer::write_if_due`], at the end of a run. A program may wait for that, so work
+    /// that other nodes can do is left to them.
     pub(super) async fn write_at_end(&self) {
         if self.counted().uncovered.0 >= COMMITS_MAX || self.is_old() {
             self.write_if_due().await;
@@ -242,8 +249,9 @@ impl Checkpointer {
         Ok(())
     }
 
-    /// After a checkpoint of this node: deletes what the checkpoints have made needless, and moves some contents out of
-    /// commits that are older than the grace time, so that these may go. What fails is left to the next time.
+    /// Tidies up after a checkpoint of this node: deletes what the checkpoints have made needless,
+    /// and moves some contents out of commits that are older than the grace time, so that these
+    /// commits can be deleted. A failure is left to the next time.
     pub(super) async fn tidy_up(&self) {
         let own = self.0.state.lock().sweeps.take();
         if let Some(own) = own {
@@ -256,15 +264,15 @@ impl Checkpointer {
     async fn sweep(&self, own: OwnCheckpoint) {
         match sweeper::sweep(&self.0.ledger, &self.0.remote, own).await {
             Ok(0) => {}
-            Ok(objects) => tracing::info!(objects, "deleted what checkpoints have made needless"),
+            Ok(objects) => tracing::info!(objects, "deleted objects that are needless now"),
             Err(error) => {
-                tracing::debug!(error = %error.chain(), "not all that is needless was deleted");
+                tracing::debug!(error = %error.chain(), "some needless objects could not be deleted");
             }
         }
     }
 
-    /// Reports whether this is left to the node that has written the last checkpoint or bundle, for as long as that seems
-    /// to be there.
+    /// Reports whether to leave this to the node that wrote the last checkpoint or bundle. True
+    /// while that node seems to be running.
     fn is_of_others(&self, latest: Option<&LogItem>, chain: &[&BundleItem]) -> bool {
         let ledger = &self.0.ledger;
         let last = match chain.last() {
@@ -274,7 +282,7 @@ impl Checkpointer {
             }
         };
         let FoldedCommits { unfolded, uncovered } = self.counted();
-        // What is in bundles waits, too, once a checkpoint is due for its age.
+        // Once a checkpoint is due because of age, commits in bundles count as waiting, too.
         let aged_ms =
             self.due_age_ms().map_or(u64::MAX, |age_ms| unfolded.1.saturating_add(age_ms));
         let waited_ms = ledger.now_ms().saturating_sub(uncovered.1.min(aged_ms));
@@ -282,7 +290,7 @@ impl Checkpointer {
         if last.is_none_or(|last| last == ledger.node()) || waited_ms > others_ms {
             return false;
         }
-        // Each looks at another time, so that one of many finds out soon.
+        // Each node checks at another time, so that one of many notices soon.
         self.wait(Duration::from_millis(others_ms / 2 + task::random_u64() % others_ms.max(1)));
         true
     }
@@ -291,23 +299,25 @@ impl Checkpointer {
         self.0.state.lock().not_before = self.0.ledger.clock().mono() + time;
     }
 
-    /// Reports whether a checkpoint is left to nodes that show all that the store declares to live: this one
-    /// shows less, and there is one that is young enough to say that others write them.
+    /// Reports whether to leave a checkpoint to nodes that show all that the store declares to
+    /// live. True if this node shows less, and the latest checkpoint is young, so other nodes do
+    /// write them.
     fn is_for_others(&self, latest: &LogItem) -> bool {
         let (remote, kept) = (&self.0.remote, self.0.ledger.reliance().kept_age());
         let shorter = remote.effective_expiry() != remote.kept_expiry();
         shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
     }
 
-    /// Notes when the latest checkpoint was made and up to when bundles go on from it.
+    /// Notes when the latest checkpoint was made, and up to when bundles continue from it.
     fn know(&self, latest_ms: u64, covered_ms: u64) {
         let mut state = self.0.state.lock();
         (state.latest_ms, state.covered_ms) = (latest_ms, covered_ms.max(latest_ms));
         state.counted = None;
     }
 
-    /// Returns what may be missing in a checkpoint: what the latest one does not have either. One that cannot be
-    /// used here may have anything, but when it has grown old no other node can use it either.
+    /// Returns the commits that may be missing in a new checkpoint: those that the latest one
+    /// lacks, too. A checkpoint that cannot be read here may contain anything; but once it is old,
+    /// other nodes cannot read it either.
     async fn missing(&self) -> Result<Missing> {
         let ledger = &self.0.ledger;
         if !ledger.is_partial() {
@@ -320,12 +330,12 @@ impl Checkpointer {
             let op = "commits are missing here; another node writes the checkpoint";
             return Err(Error::new(Kind::Unavailable, op));
         }
-        // What is found missing from now on comes after all that the latest one has.
+        // Anything found missing from now on is newer than all that the latest checkpoint has.
         Ok(ledger.log(|log| log.missing().clone()))
     }
 
-    /// Folds the log, so that nothing is missing that was in it shortly before this returns: the name of a checkpoint
-    /// says so.
+    /// Folds the log until nothing is missing that was in it shortly before this returns. The name
+    /// of a checkpoint promises that.
     async fn fold_log(&self) -> Result<()> {
         let ledger = &self.0.ledger;
         for _ in 0..LISTS_MAX {
@@ -343,19 +353,21 @@ impl Checkpointer {
     ///
     /// # Errors
     ///
-    /// `Busy` while it is not known what is remote, or the log grows faster than it is read; `TimedOut` when the upload
-    /// takes too long, `Unavailable` when the log cannot be listed or commits are missing here.
+    /// `Busy` while it is not known what is remote, or if the log grows faster than it is read;
+    /// `TimedOut` if the upload takes too long; `Unavailable` if the log cannot be listed or
+    /// commits are missing here.
     pub async fn write(&self) -> Result<String> {
         self.write_named().await.map(|(name, _)| name)
     }
 
-    /// Writes a checkpoint; returns its name and the commits that it has.
+    /// Writes a checkpoint; returns its name and the names of its commits.
     async fn write_named(&self) -> Result<(String, Vec<Stamp>)> {
         let ledger = &self.0.ledger;
-        // What is known of a store that was emptied meanwhile must not reach nodes that start from the next.
+        // If the store was emptied meanwhile, what is known of it must not reach nodes that start
+        // from this checkpoint.
         self.0.remote.check_again().await?;
         let missing = self.missing().await?;
-        // It has to have all that an older one had, of which the log may be gone.
+        // It must contain all that an older checkpoint had: the log of that part may be gone.
         self.fold_log().await?;
         let busy = || Error::new(Kind::Busy, "what is remote cannot be told yet");
         let began = ledger.clock().mono();

@@ -1,11 +1,13 @@
 //! Claims: which of several nodes uploads what all of them have just written.
 //!
-//! Owns the agreement before an upload. A node that is about to upload writes a claim, which names the contents, waits for
-//! a moment, and reads the claims of the others. The oldest that is about the same goes ahead, and the others look at
-//! the log until they find there what it has uploaded. Nothing depends on a claim: whatever fails, and when its turn is
-//! over, a node uploads. While the store throttles, it waits longer before it does: that others publish the same is likely
-//! then, and harder to see. Must never hold up a drain, nor a node that has not met others with the same for a while, more
-//! than once.
+//! Owns the agreement before an upload. A node that is about to upload writes a claim, which names
+//! the contents, waits for a moment, and reads the claims of the others. The node with the oldest
+//! claim about the same contents uploads. The others poll the log until they find there what it has
+//! uploaded. Nothing depends on a claim: a node uploads when anything fails, and when the time of
+//! the other node is over. While the store throttles, a node waits longer before it uploads: other
+//! nodes then probably publish the same, and this is harder to see. Must never hold up a drain.
+//! Must never hold up a node more than once if it has not met others with the same contents for a
+//! while.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -23,39 +25,44 @@ use crate::namespace::Op;
 use crate::remote::{ClaimName, Remote};
 use crate::task;
 
-/// Fewer bytes are uploaded without a claim, which costs two requests.
+/// Uploads smaller than this are made without a claim, because a claim costs two requests.
 const CLAIM_FROM_BYTES: u64 = 4 << 10;
-/// After so long without an upload, or after a meeting, others may be about to write the same.
+/// This long after the last upload or after a meeting, other nodes may be about to write the same.
 const ALONE_AFTER: Duration = Duration::from_mins(10);
-/// The most contents that a claim names; what is beyond is uploaded by each.
+/// The most contents that a claim names; each node uploads the others itself.
 const CONTENTS_MAX: usize = 4096;
-/// Claims of others that are read, the oldest ones.
+/// How many claims of other nodes are read; the oldest ones.
 const READ_MAX: usize = 16;
-/// A claim is worth a wait if it covers at least one part in so many of an upload.
+/// A claim is worth waiting for if it covers at least one in this many contents of an upload.
 const SHARED_PART: u64 = 32;
-/// An older claim is of a node that has ended.
+/// A claim older than this belongs to a node that has ended.
 const LIFE_MS: u64 = 10_000;
 /// The deadline of each request for claims, and of each list of the log.
 const REQUEST_MAX: Duration = Duration::from_secs(1);
-/// Requests of one agreement may take longer while the store throttles, for so long after it began.
+/// While the store throttles, requests of one agreement may take longer, up to this time after it
+/// began.
 const THROTTLED_MAX: Duration = Duration::from_mins(5);
-/// How long the end of a claim may take.
+/// How long ending a claim may take.
 const END_MAX: Duration = Duration::from_secs(1);
-/// The wait between writing a claim and reading those of the others: theirs may take as long as ours, and longer.
+/// The wait between writing a claim and reading those of the others: their writes may take as long
+/// as ours, or longer.
 const SETTLE_MIN: Duration = Duration::from_millis(10);
 const SETTLE_MAX: Duration = Duration::from_millis(250);
-/// A list of the log that is older is made anew before an upload: while others write the same, and at other times.
+/// A list of the log that is older than this is repeated before an upload: the first while other
+/// nodes write the same, the second otherwise.
 const LISTED_WITHIN_MET: Duration = Duration::from_millis(50);
 const LISTED_WITHIN: Duration = Duration::from_secs(1);
-/// How soon to look at the log for what another node uploads, with up to as much again at random; and the longest time
-/// between two looks, which doubles each time: many nodes may wait for the same.
+/// How soon to check the log for what another node uploads, with up to as much again at random; and
+/// the longest time between two checks. The time doubles with each check: many nodes may wait for
+/// the same.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 const LOOK_EVERY_MAX: Duration = Duration::from_millis(800);
-/// The longest wait for one older claim, beside the time for its bytes at this rate; and for all of them together.
+/// The longest wait for one older claim, plus the time for its bytes at this rate; and the longest
+/// wait for all of them together.
 const TURN: Duration = Duration::from_secs(2);
 const TURN_BYTES_PER_SEC: u64 = 8 << 20;
 const WAIT_MAX: Duration = Duration::from_secs(8);
-/// What a claim begins with.
+/// The first bytes of a claim.
 const MAGIC: &[u8] = b"hearthfs claim 1\n";
 
 /// Agrees with other nodes.
@@ -76,7 +83,8 @@ pub(super) struct Claim {
 
 #[derive(Debug, Default)]
 struct State {
-    /// When this node uploaded last, and when it last met another node with the same contents, by the monotonic clock.
+    /// The monotonic time of the last upload of this node, and of its last meeting with another
+    /// node that had the same contents.
     uploaded: Option<Duration>,
     met: Option<Duration>,
 }
@@ -91,9 +99,10 @@ impl Claims {
         self.state.lock().has_met(self.ledger.clock().mono())
     }
 
-    /// Leaves out of a batch what others have, and waits for nodes that are about to upload the same. `lacking` tells what
-    /// of the batch has to be uploaded, and `is_hurried` whether it has to be now. Returns the claim of this node, to be
-    /// [ended](Self::end) when the batch is remote.
+    /// Leaves out of a batch what others have already, and waits for nodes that are about to upload
+    /// the same. `lacking` returns what of the batch must be uploaded. `is_hurried` reports whether
+    /// it must be uploaded now. Returns the claim of this node; the caller [ends](Self::end) it
+    /// when the batch is remote.
     pub(super) async fn agree(
         &self,
         batch: &mut Batch,
@@ -126,7 +135,7 @@ impl Claims {
         let from_ms = name.ms().saturating_sub(LIFE_MS);
         let older =
             self.others((from_ms, name.ms()), &needs, |other| other < name, &may_wait).await;
-        // Where a claim has just ended, what it was about is in the log.
+        // If a claim has just ended, its contents are in the log.
         self.look(batch, Duration::ZERO, &may_wait).await;
         self.give_way(batch, &older, &lacking, (&is_hurried, &may_wait)).await;
         let needs = lacking(batch);
@@ -137,11 +146,12 @@ impl Claims {
         Some(Claim { name, needs })
     }
 
-    /// Ends a claim, once what it names is remote. Takes [`END_MAX`] at most, for the next commit waits meanwhile.
+    /// Ends a claim once its contents are remote. Takes [`END_MAX`] at most, because the next
+    /// commit waits meanwhile.
     pub(super) async fn end(&self, claim: Claim) {
         let Claim { name, needs } = claim;
         let end = async {
-            // Nodes that came after it and gave way.
+            // Nodes that made their claim later and wait for this one.
             let younger = (name.ms(), self.ledger.now_ms());
             self.others(younger, &needs, |other| other > name, &|| false).await;
             self.drop(name).await;
@@ -149,12 +159,12 @@ impl Claims {
         clock::within(END_MAX, end).await;
     }
 
-    /// Deletes a claim. One that cannot be deleted in time is ignored after [`LIFE_MS`].
+    /// Deletes a claim. If it cannot be deleted in time, it is ignored after [`LIFE_MS`].
     async fn drop(&self, name: ClaimName) {
         clock::within(REQUEST_MAX, self.remote.drop_claim(name)).await;
     }
 
-    /// Looks what others have published, and leaves that out.
+    /// Checks what other nodes have published, and leaves that out.
     async fn look(&self, batch: &mut Batch, within: Duration, may_wait: &impl Fn() -> bool) {
         if !self.follower.freshness().is_down() {
             let seen = async {
@@ -169,7 +179,7 @@ impl Claims {
         }
     }
 
-    /// Writes a claim. Returns its name once others can read it for sure.
+    /// Writes a claim. Returns its name once other nodes are certain to see it.
     async fn claim(
         &self,
         needs: &[(Digest, u64)],
@@ -187,7 +197,7 @@ impl Claims {
         Some(name)
     }
 
-    /// Reads the claims of others that were made between two times and are about the same.
+    /// Reads the claims of other nodes that were made between two times and name the same contents.
     async fn others(
         &self,
         (from_ms, upto_ms): (u64, u64),
@@ -209,7 +219,8 @@ impl Claims {
         claims
     }
 
-    /// Waits until others have published what they have claimed before this node, or their turns are over.
+    /// Waits until other nodes have published what they claimed before this node, or until their
+    /// time is over.
     async fn give_way(
         &self,
         batch: &mut Batch,
@@ -239,7 +250,8 @@ impl Claims {
 }
 
 impl State {
-    /// Notes that this node is about to upload. Returns whether others may be about to upload the same.
+    /// Notes that this node is about to upload. Returns whether other nodes may be about to upload
+    /// the same.
     fn uploads(&mut self, now: Duration) -> bool {
         let due = is_old(self.uploaded, now) || self.has_met(now);
         self.uploaded = Some(now);
@@ -251,7 +263,7 @@ impl State {
     }
 }
 
-/// Waits for requests: for [`REQUEST_MAX`], and on as long as they may take longer.
+/// Waits for requests: for [`REQUEST_MAX`], and longer while they are allowed to take longer.
 async fn patiently<T>(
     may_wait: &impl Fn() -> bool,
     requests: impl Future<Output = T>,
@@ -273,14 +285,14 @@ fn bytes_of(contents: &[(Digest, u64)]) -> u64 {
     contents.iter().map(|(_, size)| size).sum()
 }
 
-/// Reports whether a claim is about enough of what is to be uploaded to be waited for.
+/// Reports whether a claim names enough of what must be uploaded to be worth waiting for.
 fn is_shared(claim: &HashSet<u64>, needs: &[(Digest, u64)]) -> bool {
     let shared = needs.iter().filter(|(digest, _)| claim.contains(&short(digest)));
     let shared: u64 = shared.map(|(_, size)| size).sum();
     shared > 0 && shared * SHARED_PART >= bytes_of(needs)
 }
 
-/// Returns the beginning of a digest. Two that begin alike cost a wait, and nothing else.
+/// Returns the beginning of a digest. If two digests begin alike, that only costs a wait.
 fn short(digest: &Digest) -> u64 {
     let (first, _) = digest.as_bytes().split_first_chunk().expect("a digest has 32 bytes");
     u64::from_le_bytes(*first)
@@ -291,7 +303,7 @@ fn encode(needs: &[(Digest, u64)]) -> Bytes {
     MAGIC.iter().copied().chain(some).collect()
 }
 
-/// Reads a claim; `None` when it is none.
+/// Decodes a claim; `None` if the bytes are none.
 fn decode(bytes: &[u8]) -> Option<HashSet<u64>> {
     let (all, rest) = bytes.strip_prefix(MAGIC)?.as_chunks::<8>();
     rest.is_empty().then(|| all.iter().map(|one| u64::from_le_bytes(*one)).collect())

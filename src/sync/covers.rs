@@ -1,13 +1,14 @@
-//! Covers: what stands for a part of the log, so that no node has to list or read that part.
+//! Covers: checkpoints and bundles that replace a part of the log, so that no node has to list or
+//! read that part.
 //!
-//! Owns which checkpoints and bundles are used, and in which order. Must never take a part of the log for covered
-//! that its cover does not say it has.
+//! Owns which checkpoints and bundles are used, and in which order. Must never treat a part of the
+//! log as covered unless its cover says so.
 
 use super::times::{LOOK_BACK_MS, WRITE_TIME_MAX};
 use crate::error::Result;
 use crate::remote::{BundleName, LogItem, Remote, keys};
 
-/// What a list has shown.
+/// The checkpoints and bundles that a list has shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Covers {
     /// The checkpoints, the latest first.
@@ -15,29 +16,29 @@ pub(super) struct Covers {
     pub(super) bundles: Vec<BundleItem>,
 }
 
-/// A bundle as a list has shown it.
+/// A bundle, as a list has shown it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BundleItem {
     pub(super) name: BundleName,
-    /// As it was listed.
+    /// Its entry in the list.
     pub(super) item: LogItem,
 }
 
 impl BundleItem {
-    /// Returns up to when it has the log.
+    /// Returns the time up to which it covers the log.
     pub(super) fn upto_ms(&self) -> u64 {
         bundled_upto_ms(&self.name, self.item.stored_ms)
     }
 }
 
-/// Returns up to when a bundle has the log that was stored at a time. A clock that is ahead must not make it cover what
-/// came after it.
+/// Returns the time up to which a bundle that was stored at `stored_ms` covers the log. If the
+/// writer's clock is ahead, the bundle still does not cover what was stored after it.
 pub(super) fn bundled_upto_ms(name: &BundleName, stored_ms: u64) -> u64 {
     name.upto.ms.min(stored_ms.saturating_sub(LOOK_BACK_MS))
 }
 
 impl Covers {
-    /// Asks the store.
+    /// Lists them in the store.
     pub(super) async fn list(remote: &Remote) -> Result<Self> {
         let (mut checkpoints, bundles) = remote.list_checkpoints().await?;
         latest_first(&mut checkpoints);
@@ -48,7 +49,7 @@ impl Covers {
         Ok(Self { checkpoints, bundles: bundles.collect() })
     }
 
-    /// Returns the bundle that leads farthest from `from_ms`, among those that are `good`.
+    /// Returns the bundle that leads farthest from `from_ms`, among those for which `good` is true.
     pub(super) fn next(
         &self,
         from_ms: u64,
@@ -60,7 +61,7 @@ impl Covers {
             .max_by_key(|one| (one.upto_ms(), one.name))
     }
 
-    /// Returns the bundles that go on from `from_ms` one after the other.
+    /// Returns the bundles that continue from `from_ms`, one after the other.
     pub(super) fn chain(&self, from_ms: u64) -> Vec<&BundleItem> {
         let mut chain: Vec<&BundleItem> = Vec::new();
         while let Some(next) =
@@ -72,10 +73,11 @@ impl Covers {
     }
 }
 
-/// Brings checkpoints into the order in which they are to be believed, the latest first.
+/// Sorts checkpoints in the order in which to trust them, the latest first.
 ///
-/// The name says when its writer began and the store when it had it. A clock that is ahead, and an upload
-/// that took long, must not make an old one the latest, so the earlier of both counts.
+/// The name says when its writer began, and the store says when it was stored. Neither a clock that
+/// is ahead nor a slow upload may make an old checkpoint the latest, so the earlier of both times
+/// counts.
 fn latest_first(items: &mut [LogItem]) {
     items.sort_unstable_by_key(|item| std::cmp::Reverse((made_ms(item), item.name.clone())));
 }
@@ -85,9 +87,10 @@ pub(super) fn made_ms(item: &LogItem) -> u64 {
     keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
 }
 
-/// Returns up to when a checkpoint has the whole log: its writer had listed and folded that less than half of
-/// `LOOK_BACK_MS` before, so what came late is the only thing that it may lack. Where the name is ahead of the store's
-/// time, it says nothing, and the checkpoint may have been begun `WRITE_TIME_MAX` before the store had it.
+/// Returns the time up to which a checkpoint covers the whole log. Its writer had listed and folded
+/// the log less than half of `LOOK_BACK_MS` before that time, so the checkpoint can lack only late
+/// comers. If the time in the name is ahead of the store's time, it says nothing; the checkpoint
+/// may then have been begun `WRITE_TIME_MAX` before it was stored.
 pub(super) fn floor_ms(item: &LogItem) -> u64 {
     let named_ms = keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms);
     let begun_ms = if named_ms > item.stored_ms {
@@ -120,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn as_few_bundles_as_will_do_and_none_behind_a_gap() {
+    fn as_few_bundles_as_possible_and_none_after_a_gap() {
         let all =
             [(0, 10, 99), (10, 12, 99), (12, 14, 99), (10, 14, 99), (5, 11, 99), (20, 30, 99)];
         assert_eq!(chain(&all, 0), [(0, 10), (10, 14)]);
@@ -133,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_ahead_covers_nothing_that_came_later() {
-        // It says up to 1000, and was stored at 11.
+        // The name says up to 1000, but it was stored at 11.
         let all = [(0, 1000, 11), (9, 20, 99)];
         assert_eq!(chain(&all, 0), [(0, 1000), (9, 20)]);
         assert_eq!(chain(&all, 10), [(9, 20)]);
@@ -146,7 +149,7 @@ mod tests {
             LogItem { name, size: 1, stored_ms }
         };
         assert_eq!(floor_ms(&item(100 * MINUTE, 110 * MINUTE)), 99 * MINUTE);
-        // It may have been begun as long before as one may take.
+        // It may have been begun as much earlier as writing one may take.
         assert_eq!(floor_ms(&item(200 * MINUTE, 110 * MINUTE)), 89 * MINUTE);
     }
 }

@@ -1,6 +1,7 @@
-//! Drafts: a namespace that is put together beside the one in use, or where there is none.
+//! Drafts: a namespace that is built beside the one in use, or where there is none yet.
 //!
-//! Owns a fold with what of the log was folded into it. Must never be shown before it is whole.
+//! Owns a fold, and which commits of the log were folded into it. Must never be shown before it is
+//! complete.
 
 use std::collections::HashSet;
 use std::io::Read;
@@ -20,7 +21,7 @@ pub struct LogView {
 }
 
 impl LogView {
-    /// Starts with nothing.
+    /// Makes an empty one.
     pub fn new() -> Self {
         Self::default()
     }
@@ -90,7 +91,7 @@ impl LogView {
         &self.log
     }
 
-    /// As [`LogView::log`], to note what could not be folded.
+    /// As [`LogView::log`], but allows noting commits that could not be folded.
     pub(super) fn log_mut(&mut self) -> &mut FoldedLog {
         &mut self.log
     }
@@ -100,7 +101,7 @@ impl LogView {
         self.log.has(stamp)
     }
 
-    /// Hands both parts over.
+    /// Takes it apart into the fold and the folded log.
     pub(super) fn into_parts(self) -> (Fold, FoldedLog) {
         (self.fold, self.log)
     }

@@ -1,6 +1,6 @@
-//! The engine: everything of this room, put together and running.
+//! The engine: all parts of `sync`, put together and running.
 //!
-//! Owns the tasks. Must never lose what was published when it stops, however it stops.
+//! Owns the tasks. Must never lose what was published, however it stops.
 
 use std::time::Duration;
 
@@ -20,25 +20,25 @@ use crate::error::Result;
 use crate::remote::Health;
 use crate::task;
 
-/// How often what moved is saved to the index.
+/// How often changed state is saved to the index.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
-/// What can be set.
+/// The settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineSettings {
-    /// How long changes are collected for one commit at most.
+    /// The longest time for which changes are collected for one commit.
     pub delay: Duration,
-    /// Bytes for packs that make a commit before that; also the size of a pack.
+    /// From this many bytes for packs, a commit is made earlier; also the size of a pack.
     pub pack_bytes: u64,
-    /// How old an answer about the remote may be; zero asks each time.
+    /// How old an answer about the remote may be; zero asks the remote each time.
     pub freshness: Duration,
-    /// Nothing is ever written to the remote; true of a private mount too.
+    /// Nothing is ever written to the remote; also true of a private mount.
     pub read_only: bool,
-    /// What is used after half its age is stored again.
+    /// Content that is used after half its age is stored again.
     pub renew_on_use: bool,
-    /// What was stored together with what a program asks for is fetched, too.
+    /// Content that was stored together with what a program asks for is fetched, too.
     pub ahead: bool,
-    /// So many bytes of what the store got last are fetched at the start.
+    /// At the start, this many bytes of the most recently stored content are fetched.
     pub prefetch: u64,
 }
 
@@ -56,41 +56,42 @@ impl Default for EngineSettings {
     }
 }
 
-/// Why records are not remote yet; each counts once.
+/// Why records are not remote yet. Each record counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Unsent {
-    /// They wait for a batch: that more comes for one, or that the one before is on its way.
+    /// They wait for a batch: for more records to join them, or for the batch in flight to end.
     pub queued: u64,
-    /// Programs may still add to them.
+    /// Programs may still add changes to them.
     pub held: u64,
-    /// They are in a batch that is on its way.
+    /// They are in a batch in flight.
     pub uploading: u64,
-    /// They are in a batch, and the store throttles its uploads.
+    /// They are in a batch in flight, and the store throttles its uploads.
     pub throttled: u64,
-    /// The store cannot be used; those that are held count as held.
+    /// The store cannot be used. Held records count as held.
     pub store_down: u64,
     /// Contents that the store refuses.
     pub refused: u64,
-    /// The mount is read-only, and an earlier one has left them.
+    /// The mount is read-only, and an earlier mount has left them.
     pub read_only: u64,
 }
 
-/// The shortest and the longest wait before what the store refuses is tried again: it may have been a proxy, or a
-/// limit that is changed.
+/// The shortest and the longest wait before refused contents are retried: the refusal may have come
+/// from a proxy, or from a limit that was changed since.
 const ASIDE_MIN: Duration = Duration::from_mins(1);
 const ASIDE_MAX: Duration = Duration::from_hours(1);
-/// A purge begins this often, or after a hundredth of the age if that is sooner ...
+/// A purge begins this often, or after a hundredth of the age if that is sooner.
 const PURGE_EVERY: Duration = Duration::from_mins(15);
-/// ... but not more often than this.
+/// The shortest time between two purges.
 const PURGE_EVERY_MIN: Duration = Duration::from_secs(1);
-/// How long a purge rests between two steps.
+/// The pause between two steps of a purge.
 const PURGE_REST: Duration = Duration::from_millis(20);
 
-/// How often a start looks whether it is known what is in the store, before it fetches some of it, and how many times.
+/// How often a start checks whether the content of the store is known, before it fetches some of
+/// it; and how many times.
 const KNOWN_WAIT: Duration = Duration::from_millis(100);
 const KNOWN_TRIES: u32 = 6000;
 
-/// What the engine is made of.
+/// The parts of the engine.
 pub type Parts = LedgerParts;
 
 /// The running synchronisation of one node.
@@ -108,7 +109,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Opens the ledger and makes the rest, without starting anything or asking the store.
+    /// Opens the ledger and makes the other parts. Starts nothing and asks the store nothing.
     ///
     /// # Errors
     ///
@@ -177,9 +178,9 @@ impl Engine {
         }));
     }
 
-    /// Returns when everything that was published before the call is remote, or after `limit`;
-    /// calls `progress` now and then. Without a publisher there is nothing to wait for. A checkpoint
-    /// that is due is written within the same time, but nothing is reported of that.
+    /// Returns when everything that was published before the call is remote, or after `limit`.
+    /// Calls `progress` periodically. Without a publisher there is nothing to wait for. A
+    /// checkpoint that is due is written within the same time, but is not part of the report.
     pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
         let Some(publisher) = &self.publisher else {
             return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
@@ -195,7 +196,8 @@ impl Engine {
         report
     }
 
-    /// Stops all tasks and saves. What is not remote stays in the journal for the next start.
+    /// Stops all tasks and saves. Changes that are not remote stay in the journal for the next
+    /// start.
     pub async fn stop(&self) {
         self.kill().await;
         self.ledger.save_behind().await;
@@ -209,18 +211,18 @@ impl Engine {
             task.abort();
         }
         for task in tasks {
-            // Aborted, or it has ended by a panic that was reported when it happened.
+            // It was aborted, or ended by a panic that was reported when it happened.
             drop(task.await);
         }
     }
 
-    /// Reports whether a task has ended by itself, which only a panic makes it do: nothing will be
-    /// published, followed or saved any more, and the daemon should be restarted.
+    /// Reports whether a task has ended by itself. Only a panic causes that. Nothing is published,
+    /// followed or saved any more, so the daemon must be restarted.
     pub fn has_failed(&self) -> bool {
         self.tasks.lock().iter().any(JoinHandle::is_finished)
     }
 
-    /// Tells why records are not remote yet; nothing without a remote.
+    /// Returns why records are not remote yet; all zero without a remote.
     pub fn unsent(&self) -> Unsent {
         let remote = self.ledger.remote().filter(|_| !self.ledger.is_private());
         let Some(remote) = remote else { return Unsent::default() };
@@ -243,42 +245,44 @@ impl Engine {
         &self.ledger
     }
 
-    /// Returns what makes contents local.
+    /// Returns the fetcher, which makes contents local.
     pub fn fetcher(&self) -> &Fetcher {
         &self.fetcher
     }
 
-    /// Returns what stores again what is used.
+    /// Returns the renewer, which stores used contents again.
     pub fn renewer(&self) -> &Renewer {
         &self.renewer
     }
 
-    /// Returns what brings in other nodes' changes and says whether they all are in.
+    /// Returns the follower, which brings in the changes of other nodes and knows whether all of
+    /// them are in.
     pub fn follower(&self) -> &Follower {
         &self.follower
     }
 
-    /// Returns what writes checkpoints; `None` without a remote and in read-only mode.
+    /// Returns the checkpointer; `None` without a remote and in read-only mode.
     pub fn checkpointer(&self) -> Option<&Checkpointer> {
         self.checkpointer.as_ref()
     }
 
-    /// Returns what brings changes to the remote; `None` without a remote and in read-only mode.
+    /// Returns the publisher, which brings changes to the remote; `None` without a remote and in
+    /// read-only mode.
     pub fn publisher(&self) -> Option<&Publisher> {
         self.publisher.as_ref()
     }
 }
 
-/// Fetches some of what the store got last, once it is known what that is. The task stays: one that has ended counts as a
-/// panic.
+/// Fetches some of the most recently stored content, once that is known. The task does not end: an
+/// ended task counts as a panic.
 async fn warm_up(follower: Follower, fetcher: Fetcher, budget: u64) {
     for _ in 0..KNOWN_TRIES {
-        // It asks for no list: it can wait for the one with which each start begins.
+        // It starts no list of its own: each start begins with one, and this can wait for it.
         let is_known = follower.following().is_some_and(|following| following.list_age.is_some());
         if is_known {
             let bytes = fetcher.warm_up(budget).await;
             if bytes > 0 {
-                tracing::info!(bytes, "fetched what the store got last");
+                tracing::info!(bytes, "fetched the most recently stored contents");
             }
             break;
         }
@@ -287,7 +291,7 @@ async fn warm_up(follower: Follower, fetcher: Fetcher, budget: u64) {
     std::future::pending::<()>().await;
 }
 
-/// Lets the journal go of the records of a private mount, of which nothing is sent.
+/// Removes the records of a private mount from the journal: nothing of them is sent.
 async fn settle_for_ever(ledger: Ledger) {
     loop {
         let queued = ledger.queued().notified();
@@ -296,7 +300,7 @@ async fn settle_for_ever(ledger: Ledger) {
     }
 }
 
-/// Tries again what the store refused: at the start, soon after, and then ever more rarely.
+/// Retries what the store refused: at the start, soon after, and then ever more rarely.
 async fn retry_aside(ledger: Ledger) {
     let mut backoff = Backoff::new(ASIDE_MIN, ASIDE_MAX);
     loop {
@@ -309,7 +313,7 @@ async fn retry_aside(ledger: Ledger) {
     }
 }
 
-/// Sends touches now and then.
+/// Sends touches periodically.
 async fn send_touches(ledger: Ledger) {
     loop {
         clock::sleep(TOUCH_EVERY).await;
@@ -322,12 +326,13 @@ async fn send_touches_of(ledger: &Ledger) {
     if let Err(error) = task::blocking(move || ledger.send_touches()).await {
         tracing::warn!(
             error = error.chain(),
-            "times of use are not sent; they will be with the next"
+            "times of use could not be sent; they are sent with the next ones"
         );
     }
 }
 
-/// Forgets what is long past its age, and what says nothing any more, now and then.
+/// Periodically forgets records that are long past their age, and records that have no effect any
+/// more.
 async fn purge_for_ever(ledger: Ledger) {
     loop {
         let part = ledger.age().limit().map_or(PURGE_EVERY, |limit| limit / 100);

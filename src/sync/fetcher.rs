@@ -1,8 +1,9 @@
 //! The fetcher: makes contents local that other nodes have published.
 //!
-//! Owns the way from a location to a verified local blob, and the wait where that is in trouble. Must never let a
-//! byte in that is not what its digest says, never call a blob bad because the store does not answer, and never
-//! make an entry wait for the trouble of another place.
+//! Owns the way from a location to a verified local blob, and the wait while a location is in
+//! trouble. Must never store a byte unless it matches its digest. Must never call a blob bad
+//! because the store does not answer. Must never make an entry wait for the trouble of another
+//! location.
 //!
 //! Keeps P9 self-healing.
 
@@ -39,23 +40,24 @@ use crate::namespace::{BlobPlace, Commit, Location, Site};
 use crate::remote::{Class, Progress, Remote, decode_commit, decode_frame, is_throttled};
 use crate::task;
 
-/// Fetches under way at once; the store has a limit of its own below.
+/// How many fetches run at once; the store has a limit of its own below.
 const FETCHES_AT_ONCE: usize = 16;
 /// Contents that are being fetched or wait for it.
 const FLIGHTS_MAX: usize = 10_000;
-/// Packs up to this size are fetched whole at the first miss in them, if nothing must be evicted for that: what the publisher makes by
-/// default, with room for what frames cost when nothing can be compressed.
+/// Packs up to this size are fetched whole at the first miss in them, if that needs no eviction.
+/// This covers the packs that the publisher makes by default, with room for the overhead of frames
+/// that do not compress.
 const WHOLE_PACK_BYTES: u64 = 9 << 20;
-/// How often a blob is fetched that is not what it should be: what was read may have been stale.
+/// How often a blob is fetched if its bytes do not match: a read may have been stale.
 const TRIES: u32 = 2;
-/// How often a blob is fetched for which there was room until it came.
+/// How often a blob is fetched if the room for it is gone when it arrives.
 const ROOM_TRIES: u32 = 2;
-/// The pause between these.
+/// The pause between these attempts.
 const TRY_WAIT: Duration = Duration::from_millis(100);
-/// For one lost content the kernel is made to doubt its names not more often than this: a program that
+/// For one lost content, the kernel is made to doubt its names at most this often: a program that
 /// keeps a lost file open may ask for it all the time.
 const DOUBT_EVERY: Duration = Duration::from_millis(100);
-/// Lost contents of which that is remembered.
+/// How many lost contents are remembered for that.
 const DOUBTED_MAX: usize = 1024;
 
 /// Makes contents local; cheap to clone.
@@ -73,21 +75,21 @@ struct Inner {
     places: Semaphore,
     unpacker: Unpacker,
     ahead: Ahead,
-    /// A caller goes on when it has what it asked for, and the rest comes later.
+    /// A caller returns when it has what it asked for, and the rest of the pack is stored later.
     goes_on: bool,
-    /// Packs, commits and contents that are objects, by their names.
+    /// Trouble of packs, commits and contents that are objects, by their names.
     troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
     lacking: Lacking,
     quiet_lacking: Quiet,
     without_room: AtomicU64,
-    /// When the kernel was made to doubt its names, by the content that was lost.
+    /// When the kernel was last made to doubt its names, by the lost content.
     doubted: Mutex<HashMap<Digest, Duration>>,
 }
 
 impl Fetcher {
-    /// Makes a fetcher whose work runs on `runtime`. Where it `goes_on`, more is fetched than programs wait for: what was
-    /// stored together with that.
+    /// Makes a fetcher whose work runs on `runtime`. If it `goes_on`, it also fetches content that
+    /// no program waits for: what was stored together with the content that one does wait for.
     pub(super) fn new(ledger: Ledger, runtime: Handle, goes_on: bool) -> Self {
         let remote = ledger.remote().cloned();
         let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
@@ -115,8 +117,9 @@ impl Fetcher {
         }))
     }
 
-    /// Makes a content local, as [`Fetcher::fetch`] does. What may pass is waited out until no byte has come for
-    /// `limit`: throttling, a line that breaks, a fault of a server. A store that is known not to answer is not.
+    /// Makes a content local, as [`Fetcher::fetch`] does. Waits out trouble that may pass
+    /// (throttling, a broken connection, a fault of a server), until no byte has come for `limit`.
+    /// Does not wait for a store that is known not to answer.
     ///
     /// # Errors
     ///
@@ -132,12 +135,14 @@ impl Fetcher {
         wait_out(remote, limit, &progress, || self.fetch_telling(digest, size, &progress)).await
     }
 
-    /// Makes a content local. Wait as long as you like: when the future is dropped, the work goes on.
+    /// Makes a content local. A caller may wait as long as it wants: if it drops the future, the
+    /// work goes on.
     ///
     /// # Errors
     ///
-    /// `NotFound` when no location is known, what is there is past its age, or it is not the content (it is hidden
-    /// then); `Unavailable` or `TimedOut` when the store does not answer; `NoSpace` when there is no room.
+    /// `NotFound` if no location is known, if the content there is past its age, or if the bytes
+    /// there are not the content (which is hidden then); `Unavailable` or `TimedOut` if the store
+    /// does not answer; `NoSpace` if there is no room.
     pub async fn fetch(&self, digest: Digest, size: u64) -> Result<()> {
         self.fetch_telling(digest, size, &Progress::default()).await
     }
@@ -160,7 +165,7 @@ impl Fetcher {
             };
             let flights = &self.0.blobs;
             fetched = flights.join(&self.0.runtime, digest, FLIGHTS_MAX, progress, work).await;
-            // One that was begun for no program has neither evicted nor tried twice.
+            // A fetch that was begun for no program does not evict and does not retry.
             if !is_given_up(&fetched) {
                 break;
             }
@@ -171,15 +176,15 @@ impl Fetcher {
         fetched
     }
 
-    /// Counts the contents that were asked for and not had for lack of room.
+    /// Counts the contents that were requested and not delivered for lack of room.
     pub fn without_room(&self) -> u64 {
         self.0.without_room.load(Ordering::Relaxed)
     }
 }
 
 impl Inner {
-    /// Fetches a content if there is room for it, and remembers if there is none, so that what cannot be kept is
-    /// not downloaded again and again.
+    /// Fetches a content if there is room for it. Remembers a lack of room, so that a content that
+    /// cannot be kept is not downloaded again and again.
     async fn fetch_if_room(
         self: &Arc<Self>,
         digest: Digest,
@@ -193,14 +198,15 @@ impl Inner {
         }
         let mut fetched = Err(lacks());
         for _ in 0..ROOM_TRIES {
-            // What is on its way to the store soon makes room. Where nothing is, nothing is fetched.
+            // Uploads in flight soon make room. If there are none, nothing is fetched.
             if !blobs.contains(&digest)
                 && self.ledger.room().wait(Demand::Keep(size)).await.is_err()
             {
                 break;
             }
             fetched = self.fetch(digest, size, progress).await;
-            // Writers may have been faster, or the disk has known better than its figures.
+            // Writers may have taken the room meanwhile, or the disk was fuller than its figures
+            // said.
             if !is_full(&fetched) {
                 self.lacking.clear(&digest);
                 break;
@@ -219,7 +225,7 @@ impl Inner {
         fetched
     }
 
-    /// Makes the kernel doubt its names: what has these bytes is a miss from now on.
+    /// Makes the kernel doubt its names: files with these bytes are misses from now on.
     fn doubt(&self, digest: Digest) {
         let now = self.ledger.clock().mono();
         {
@@ -245,7 +251,7 @@ impl Inner {
                 || Error::new(Kind::NotFound, format!("no place of blob {digest} is known"));
             let location = self.ledger.location(&digest).ok_or_else(unknown)?;
             let remote = self.remote.as_ref().ok_or_else(unknown)?.telling(progress);
-            // Whether the store still has it says nothing then: that is no damage.
+            // Then it does not matter whether the store still has it: this is no damage.
             if self.ledger.reliance().is_expired(location.stored_ms) {
                 return Err(Error::new(Kind::NotFound, format!("blob {digest} is past its age")));
             }
@@ -291,7 +297,7 @@ impl Inner {
         let end = self.ledger.pack_end(pack);
         if end <= WHOLE_PACK_BYTES && self.ledger.blobs().has_room(end) {
             let mut wanted = self.unpacker.want(digest);
-            // It may have come just before that.
+            // It may have arrived just before.
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());
             }
@@ -301,7 +307,7 @@ impl Inner {
             };
             let name = Arc::clone(pack);
             let whole = self.packs.join(&self.runtime, name, FLIGHTS_MAX, progress, work);
-            // The rest of the pack is stored while the caller goes on.
+            // The rest of the pack is stored after the caller has returned.
             let whole = tokio::select! {
                 biased;
                 () = wanted.stored(), if self.goes_on => return Ok(()),
@@ -310,11 +316,11 @@ impl Inner {
             if self.ledger.blobs().contains(&digest) {
                 return Ok(());
             }
-            // With a damaged pack, or one damaged frame in it, or one of another version, the range
-            // decides. The others failed for a reason that it would fail for too.
+            // If the pack is damaged, has one damaged frame, or is of another version, the read by
+            // range decides. The other failures would fail it for the same reason.
             match whole {
                 Err(error) if error.kind() == Kind::Invalid => newer = Some(error),
-                // For one of its members there may be room.
+                // There may be room for a single member.
                 Err(error) if error.kind() == Kind::NoSpace => {}
                 Err(error) if !is_proof(&error) => return Err(error),
                 _ => {}
@@ -335,7 +341,8 @@ impl Inner {
         })
         .await;
         match (kept, newer) {
-            // What we cannot read is no damage then, and the node that wrote it must not be told that it is.
+            // Then bytes that this node cannot read are no damage, and no doubt about them must
+            // reach the node that wrote them.
             (Err(error), Some(newer)) if error.kind() == Kind::Corrupt => {
                 if let Some(unsaid) = self.quiet_newer.tell(self.ledger.clock()) {
                     tracing::warn!(
@@ -350,7 +357,7 @@ impl Inner {
         }
     }
 
-    /// Fetches a whole pack and keeps what files use of it, as far as there is room.
+    /// Fetches a whole pack and keeps the contents that files use, as far as there is room.
     async fn fetch_pack(&self, pack: &Arc<str>, whom: For, progress: &Progress) -> Result<()> {
         let remote = self.telling(progress)?;
         let bytes = self.request(pack, || remote.get_pack(pack)).await?;
@@ -365,7 +372,7 @@ impl Inner {
         whom: For,
     ) -> Result<()> {
         let name: Arc<str> = Arc::from(digest.to_string());
-        // Before the room: thousands may wait here.
+        // Taken before the check for room, because thousands may wait here.
         let place = self.place(&name).await;
         let blobs = self.ledger.blobs();
         let full = || Error::new(Kind::NoSpace, format!("no room for blob {digest}"));
@@ -401,7 +408,7 @@ impl Inner {
         if self.ledger.blobs().contains(&digest) {
             return Ok(());
         }
-        // No file used this one when it was fetched.
+        // No file used this content when the commit was fetched.
         let bytes = self.request(commit, || remote.get_commit(commit)).await?;
         let ledger = self.ledger.clone();
         task::blocking(move || {
@@ -415,8 +422,8 @@ impl Inner {
         .await
     }
 
-    /// Fetches a commit again and keeps what files use of the blobs in it: a caller that wants one of
-    /// them is likely to want the others.
+    /// Fetches a commit again and keeps those of its blobs that files use: a caller that wants one
+    /// of them probably wants the others.
     async fn fetch_commit(&self, name: &Arc<str>, progress: &Progress) -> Result<()> {
         let remote = self.telling(progress)?;
         let bytes = self.request(name, || remote.get_commit(name)).await?;
@@ -447,7 +454,7 @@ impl Inner {
         Ok(remote.telling(progress))
     }
 
-    /// Makes one request for an object, in its place.
+    /// Makes one request for an object, within a place.
     async fn request<T, F>(&self, name: &Arc<str>, request: impl FnOnce() -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -456,8 +463,8 @@ impl Inner {
         self.note_trouble(name, request().await)
     }
 
-    /// Takes a place for a request for an object, not before its time if that is in trouble. What waits for its time
-    /// takes no place from others.
+    /// Takes a place for a request for an object. If the object is in trouble, waits for its
+    /// back-off first, and takes no place from others meanwhile.
     async fn place(&self, name: &Arc<str>) -> SemaphorePermit<'_> {
         let mut waited = 0;
         loop {
@@ -492,12 +499,12 @@ fn is_full(fetched: &Result<()>) -> bool {
     fetched.as_ref().is_err_and(|error| error.kind() == Kind::NoSpace)
 }
 
-/// Reports whether a fetch ended that says nothing of the content.
+/// Reports whether a fetch ended in a way that says nothing about the content.
 fn is_given_up(fetched: &Result<()>) -> bool {
     fetched.as_ref().is_err_and(|error| error.kind() == Kind::Closed)
 }
 
-/// Yields the blobs that lie in a commit itself.
+/// Yields the blobs that are inline in a commit.
 fn inline_blobs(commit: &Commit) -> impl Iterator<Item = (Digest, &[u8])> {
     commit.blobs.iter().filter_map(|blob| match &blob.place {
         BlobPlace::Inline(bytes) => Some((blob.digest, bytes.as_slice())),
@@ -512,8 +519,8 @@ fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {
     ledger.keep(digest, bytes)
 }
 
-/// Reports whether an error says that the bytes are not where they should be, or not what they
-/// should be; everything else says only that they cannot be had now.
+/// Reports whether an error proves that the bytes are missing or wrong. All other errors only say
+/// that they cannot be read now.
 fn is_proof(error: &Error) -> bool {
     Class::of(error.kind()) == Class::Proof
 }

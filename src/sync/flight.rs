@@ -1,5 +1,5 @@
-//! Flights: work that several callers want is done once, and goes on when they give up. All of them see its
-//! progress.
+//! Flights: work that several callers want is done once, and continues when they give up. All
+//! callers see its progress.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -14,13 +14,13 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::Progress;
 use crate::task;
 
-/// What a flight came to, for each waiting caller.
+/// The outcome of a flight, for each waiting caller.
 type FlightOutcome = Option<Result<()>>;
 
-/// One of them: how it ends, and that it gets on.
+/// One flight: its outcome and its progress.
 type Flight = (watch::Receiver<FlightOutcome>, Progress);
 
-/// Work in progress, by what it is for.
+/// Work in progress, by its key.
 #[derive(Debug)]
 pub(super) struct Flights<K>(Arc<Mutex<HashMap<K, Flight>>>);
 
@@ -35,7 +35,8 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
         Self(Arc::default())
     }
 
-    /// Joins the flight for `key`, or starts `work` for it if there is none. `progress` is told when bytes move.
+    /// Joins the flight for `key`, or starts `work` for it if there is none. `progress` is notified
+    /// when bytes move.
     pub(super) async fn join(
         &self,
         runtime: &Handle,
@@ -59,7 +60,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
                     let landing = Landing { flights: self.clone(), key };
                     drop(task::spawn(runtime, "fetch", async move {
                         let done = work.await;
-                        // First out of the way, so that a caller that comes now starts anew.
+                        // Removed first, so that a caller that arrives now starts a new flight.
                         drop(landing);
                         sender.send_replace(Some(done));
                     }));
@@ -78,7 +79,7 @@ impl<K: Eq + Hash + Clone + Send + 'static> Flights<K> {
     }
 }
 
-/// Takes a flight off the list when its work has ended, however it did.
+/// Removes a flight from the map when its work has ended, however it ended.
 struct Landing<K: Eq + Hash> {
     flights: Flights<K>,
     key: K,

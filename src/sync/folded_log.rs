@@ -1,8 +1,8 @@
-//! The folded log: what is known of the log, and the one way in which a commit of it is folded.
+//! The folded log: what is known of the log, and the one way to fold a commit of it.
 //!
-//! Owns the names of what was folded, how far each run of each node has come, and what is missing. These three move
-//! together: a commit that counts as folded is in all of them. Must never count a commit as folded whose changes the
-//! namespace does not get in the same call.
+//! Owns the names of the folded commits, how far each run of each node has come, and which commits
+//! are missing. These three change together: a folded commit is in all of them. Must never count a
+//! commit as folded unless the namespace gets its changes in the same call.
 
 use std::collections::HashSet;
 
@@ -16,25 +16,25 @@ use crate::stamp::{NodeId, Stamp};
 /// What was folded of the log.
 #[derive(Debug, Default)]
 pub(super) struct FoldedLog {
-    /// The names of the commits.
+    /// The names of the folded commits.
     seen: HashSet<Stamp>,
     chains: Chains,
     missing: Missing,
 }
 
-/// A namespace that takes in what commits say, with what was folded into it.
+/// A namespace that takes in commits, with its folded log.
 pub(super) trait Intake {
-    /// Returns what of the log was folded into it.
+    /// Returns the folded log of the namespace.
     fn folded(&mut self) -> &mut FoldedLog;
 
-    /// Learns where a content lies.
+    /// Notes the location of a content.
     fn locate(&mut self, digest: Digest, location: Location);
 
     /// Takes in one change.
     fn change(&mut self, change: &Change);
 }
 
-/// Folds a commit of the log; false if it was folded before.
+/// Folds a commit of the log; returns false if it was folded before.
 pub(super) fn fold_commit(commit: &Commit, into: &mut impl Intake) -> bool {
     if !into.folded().note(commit) {
         return false;
@@ -50,18 +50,18 @@ pub(super) fn fold_commit(commit: &Commit, into: &mut impl Intake) -> bool {
 }
 
 impl FoldedLog {
-    /// Makes what a checkpoint says of the log.
+    /// Makes the folded log that a checkpoint describes.
     pub(super) fn of(seen: HashSet<Stamp>, chains: &[CheckpointChain]) -> Self {
         Self { seen, chains: Chains::of(chains), missing: Missing::default() }
     }
 
-    /// Brings back what was known of the log.
+    /// Restores the folded log of an earlier run.
     pub(super) fn restore(seen: HashSet<Stamp>, chains: Chains, missing: Missing) -> Self {
         Self { seen, chains, missing }
     }
 
-    /// Notes that a commit of the log is folded; false if it was before. What lies between it and what was folded of its
-    /// run is missing from now on.
+    /// Notes that a commit of the log is folded; returns false if it was before. Commits between
+    /// the last folded one of its run and this one are missing from now on.
     fn note(&mut self, commit: &Commit) -> bool {
         if !self.seen.insert(commit.stamp) {
             return false;
@@ -72,15 +72,16 @@ impl FoldedLog {
         true
     }
 
-    /// Notes that this node has written a commit, under any of these names, of changes that its namespace has already.
-    /// It heals nothing that is missing.
+    /// Notes that this node has written a commit under these names. Its namespace has the changes
+    /// already. Nothing that is missing counts as folded because of it.
     pub(super) fn note_written(&mut self, commit: &Commit, names: &[Stamp]) {
         self.seen.extend(names);
-        // A checkpoint says it to other nodes, which would take our next one for a gap.
+        // A checkpoint tells other nodes; without it, they would take our next commit for a gap.
         self.chains.note(commit);
     }
 
-    /// Makes room for further runs, if there is none, by forgetting those whose last commit is so old that none follows it.
+    /// Makes room for further runs, if there is none. Forgets runs whose last commit is so old that
+    /// no further one is expected.
     pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
         self.chains.make_room(is_silent);
     }
@@ -95,34 +96,35 @@ impl FoldedLog {
         self.seen.len()
     }
 
-    /// Returns the names of all that was folded.
+    /// Returns the names of all folded commits.
     pub(super) fn names(&self) -> &HashSet<Stamp> {
         &self.seen
     }
 
-    /// Returns the names of all that was folded, ascending.
+    /// Returns the names of all folded commits, ascending.
     pub(super) fn sorted(&self) -> Vec<Stamp> {
         let mut names: Vec<Stamp> = self.seen.iter().copied().collect();
         names.sort_unstable();
         names
     }
 
-    /// Yields the names of the commits of one node that were folded.
+    /// Yields the names of the folded commits of one node.
     pub(super) fn of_node(&self, node: NodeId) -> impl Iterator<Item = Stamp> {
         self.seen.iter().filter(move |stamp| stamp.node == node).copied()
     }
 
-    /// Returns those of the log's objects that were not folded, in the order given.
+    /// Returns those objects of the log that were not folded, in the given order.
     pub(super) fn unseen(&self, all: impl Iterator<Item = Stamp>) -> Vec<Stamp> {
         all.filter(|stamp| !self.seen.contains(stamp)).collect()
     }
 
-    /// Returns up to when what was folded goes; 0 for nothing.
+    /// Returns the time of the latest folded commit; 0 if there is none.
     pub(super) fn latest_ms(&self) -> u64 {
         self.seen.iter().map(|stamp| stamp.ms).max().unwrap_or(0)
     }
 
-    /// Counts, for each of these times, the commits that were made after it, and says when the first was made.
+    /// Counts, for each of these times, the folded commits that were made after it, and returns
+    /// when the first of those was made.
     pub(super) fn since<const N: usize>(&self, times_ms: [u64; N]) -> [(u64, u64); N] {
         let mut counted = [(0, u64::MAX); N];
         for stamp in &self.seen {
@@ -135,8 +137,8 @@ impl FoldedLog {
         counted
     }
 
-    /// Forgets objects that the log does not have any more, and returns them. `all` is what it has up to `before_ms`; what is
-    /// younger by its name may be there all the same.
+    /// Forgets objects that are no longer in the log, and returns them. `all` is what the log has
+    /// up to `before_ms`; objects whose names are younger may exist although `all` lacks them.
     pub(super) fn forget_unlisted(&mut self, all: &HashSet<Stamp>, before_ms: u64) -> Vec<Stamp> {
         let is_gone = |stamp: &&Stamp| stamp.ms < before_ms && !all.contains(stamp);
         let gone: Vec<Stamp> = self.seen.iter().filter(is_gone).copied().collect();
@@ -147,7 +149,7 @@ impl FoldedLog {
         gone
     }
 
-    /// Forgets which objects of the log were folded, so that all are read again.
+    /// Forgets which commits were folded, so that all are read again.
     #[cfg(test)]
     pub(super) fn forget_seen(&mut self) {
         self.seen.clear();
@@ -158,34 +160,35 @@ impl FoldedLog {
         &self.chains
     }
 
-    /// Reports whether nothing was ever folded.
+    /// Reports whether nothing was folded yet.
     pub(super) fn knows_nothing(&self) -> bool {
         self.chains.is_empty()
     }
 
-    /// Reports whether a commit comes directly after what was folded of its run, or is older.
+    /// Reports whether a commit follows directly on the folded ones of its run, or is older.
     pub(super) fn follows(&self, commit: &Commit) -> bool {
         self.chains.follows(commit)
     }
 
-    /// Returns the commits that are missing in what was folded.
+    /// Returns the commits that are missing.
     pub(super) fn missing(&self) -> &Missing {
         &self.missing
     }
 
-    /// Notes that a commit of the log cannot be used.
+    /// Notes that a commit of the log is unusable.
     pub(super) fn note_unusable(&mut self, stamp: Stamp) {
         self.missing.note_unusable(stamp);
     }
 
-    /// Notes that commits are missing of which nothing can be told.
+    /// Notes that commits are missing of which nothing is known.
     pub(super) fn note_others_missing(&mut self) {
         self.missing.note_others();
     }
 
-    /// Reports whether another view of the log has what this one does not have, as far as can be told.
+    /// Reports whether another view of the log has commits that this one lacks, as far as they
+    /// know.
     pub(super) fn lacks(&self, other: &Self) -> bool {
-        // What has no name may be in any checkpoint that is newer than the gap.
+        // A commit without a known name may be in any checkpoint that is newer than the gap.
         self.missing.has_nameless()
             || !other.seen.is_subset(&self.seen)
             || !self.chains.reach(&other.chains)

@@ -1,7 +1,7 @@
 //! The follower: brings in what other nodes have published.
 //!
-//! Owns the reading of the log. Must never apply a commit before the commits of the same node that
-//! come before it, as long as these can be had, and never miss one for ever.
+//! Owns the reading of the log. Must never apply a commit before the earlier commits of the same
+//! node while these can be read. Must never miss a commit for ever.
 //!
 //! Keeps P5 in-order and P10 freshness.
 
@@ -42,28 +42,28 @@ use crate::remote::{BundleName, Class, Progress, Remote, decode_commit_named, ke
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
-/// Commits that are read at once.
+/// How many commits are read at once.
 const FETCHES_AT_ONCE: usize = 8;
-/// How often a commit is read that does not arrive whole.
+/// How often a commit is read if it does not arrive whole.
 const READ_TRIES: u32 = 3;
-/// The pause between these.
+/// The pause between these attempts.
 const READ_WAIT: Duration = Duration::from_millis(50);
-/// The inline blobs of the last so many commits of one batch are kept at once: they
-/// are likely to be read next. Those of earlier commits are fetched on demand, so that a new
-/// node does not write a file for each small blob of the history.
+/// The inline blobs of the last commits of one batch, this many, are kept at once: they will
+/// probably be read next. Those of earlier commits are fetched on demand, so that a new node does
+/// not write a file for each small blob of the history.
 const KEPT_INLINE: usize = 16;
-/// The shortest and the longest wait after a poll that failed.
+/// The shortest and the longest wait after a failed poll.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// How long the follower does not ask again for a commit that the store refuses.
+/// How long the follower does not retry a commit that the store refuses.
 const WITHHELD_MIN: Duration = Duration::from_secs(5);
 const WITHHELD_MAX: Duration = Duration::from_mins(5);
-/// How long a commit with a transient fault holds up what its node wrote after it, before it counts as
-/// one that the store refuses.
+/// How long a commit with a transient fault holds up the later commits of its node. After that it
+/// counts as one that the store refuses.
 const LATE_MAX: Duration = Duration::from_mins(1);
-/// A commit that was made longer ago tells nothing of how much is going on.
+/// A commit that is older than this says nothing about the present activity.
 const NEW_FOR: Duration = Duration::from_mins(1);
-/// Commits that cannot be used and are remembered; one that is forgotten is read once more.
+/// The most unusable commits that are remembered; a forgotten one is read once more.
 const UNUSABLE_MAX: usize = 10_000;
 
 /// Brings in the changes of other nodes; cheap to clone.
@@ -73,7 +73,7 @@ pub struct Follower(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     ledger: Ledger,
-    /// `None` without a remote: then there is nothing to follow.
+    /// `None` without a remote: there is nothing to follow then.
     remote: Option<Remote>,
     freshness: Freshness,
     /// The time up to which an earlier run knew the log.
@@ -89,47 +89,50 @@ struct Inner {
     versions: Versions,
     /// Counts commits of other nodes that were applied soon after they were made.
     others: AtomicU64,
-    /// Held during a poll: two that take over a checkpoint must not undo each other's work.
+    /// Held during a poll: two polls that adopt a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Everything in the log with a smaller time than this was listed and folded, but for late comers; 0 is nothing.
+    /// Everything in the log before this time was listed and folded, except late comers; 0 if
+    /// nothing was.
     watermark_ms: u64,
-    /// Something was folded that no list has shown, by this run or the one before: what was not announced may be missing
-    /// before the watermark.
+    /// Whether this run or the one before has folded a commit that no list has shown. Then commits
+    /// that were not announced may be missing before the watermark.
     unlisted: bool,
-    /// When a wide list was made last, by the monotonic clock, or this run's first list.
+    /// The monotonic time of the last wide list, or of the first list of this run.
     wide: Option<Duration>,
-    /// When a commit was last missing before one that is there, by the monotonic clock.
+    /// The monotonic time at which a commit was last missing before one that exists.
     gap: Option<Duration>,
-    /// When the first list had been folded, by stamps, which may be ahead of the store's clock: what this
-    /// node's identity wrote later and this run did not is another node's.
+    /// The time of this node's stamps after the first list had been folded; it may be ahead of the
+    /// store's clock. A later commit under this node's identity that this run did not write is from
+    /// another node with the same identity.
     alone_ms: Option<u64>,
     unusable: HashMap<Stamp, Unusable>,
-    /// Whether this run has checked if a checkpoint has more than is known here.
+    /// Whether this run has checked if a checkpoint has commits that are not known here.
     caught_up: bool,
-    /// The checkpoint that was read last: it has nothing that is not known here.
+    /// The checkpoint that was read last. It contains nothing that is not known here.
     compared: Option<Stamp>,
-    /// The last list failed for a whole deadline: callers do not wait for the next ones.
+    /// Whether the last list failed for a whole deadline. Callers do not wait for the next ones
+    /// then.
     impatient: bool,
-    /// Checkpoints and bundles that cannot be used, and bundles that were read already.
+    /// Checkpoints and bundles that are unusable, and bundles that were read already.
     bad_checkpoints: HashSet<Stamp>,
     bad_bundles: HashSet<BundleName>,
 }
 
-/// Why a commit cannot be used.
+/// Why a commit is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unusable {
-    /// It may have been a bad read; it is read again with each wide list.
+    /// It may have been a bad read, so it is read again with each wide list.
     Damaged,
     /// It has a format that this version does not know.
     Unknown,
 }
 
 impl Unusable {
-    /// Says why the bytes of a commit cannot be decoded.
+    /// Returns why the bytes of a commit cannot be decoded.
     fn of(error: &Error) -> Self {
         if error.kind() == Kind::Invalid { Self::Unknown } else { Self::Damaged }
     }
@@ -138,16 +141,17 @@ impl Unusable {
 /// The outcome of reading a commit.
 enum CommitRead {
     Commit(Box<Commit>),
-    /// It is gone.
+    /// It no longer exists.
     Gone,
-    /// It cannot be had now.
+    /// It cannot be read now.
     Later,
-    /// The store does not give it out.
+    /// The store refuses it.
     Withheld(Error),
     Unusable(Unusable, Error),
 }
 
-/// The nodes of which a commit cannot be had now. What they wrote after it is neither read nor applied before it.
+/// The nodes that have a commit which cannot be read now. Their later commits are neither read nor
+/// applied before that one.
 #[derive(Debug, Default)]
 struct WaitingNodes(Mutex<HashSet<NodeId>>);
 
@@ -169,23 +173,23 @@ impl WaitingNodes {
 #[derive(PartialEq, Eq, Debug)]
 enum Folded {
     All,
-    /// Some commits could not be had.
+    /// Some commits could not be read.
     Partly,
-    /// A commit is missing before one that is there.
+    /// A commit is missing before one that exists.
     Gap,
 }
 
 impl Follower {
     /// Makes a follower that does nothing until it is started or polled. What it knows may be
-    /// `freshness` old; zero asks each time.
+    /// `freshness` old; zero asks the store each time.
     pub fn new(ledger: Ledger, freshness: Duration) -> Self {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
         let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
         let before_ms = ledger.log(|log| log.latest_ms());
-        // An earlier run has folded all of the log up to its last list. Its clock may have been ahead, so not beyond
-        // what it has seen there.
+        // An earlier run has folded all of the log up to its last list. If its clock was ahead,
+        // only what it has seen in the log counts.
         let listed_ms = ledger.listed_ms().min(before_ms);
         let watermark_ms = if ledger.log(|log| log.knows_nothing()) { 0 } else { listed_ms };
         let state = Mutex::new(State { watermark_ms, unlisted: true, ..State::default() });
@@ -213,7 +217,7 @@ impl Follower {
         self.0.freshness.wait_fresh(limit).await
     }
 
-    /// Returns the gate that says whether an answer is fresh.
+    /// Returns the gate that decides whether an answer is fresh.
     pub fn freshness(&self) -> &Freshness {
         &self.0.freshness
     }
@@ -223,7 +227,7 @@ impl Follower {
         &self.0.head
     }
 
-    /// Tells how this node follows what others publish; `None` without a remote.
+    /// Returns how well this node follows the other nodes; `None` without a remote.
     pub fn following(&self) -> Option<Following> {
         let Inner { ledger, freshness, lag, withheld, state, .. } = &*self.0;
         self.0.remote.as_ref()?;
@@ -241,14 +245,14 @@ impl Follower {
         })
     }
 
-    /// Counts the other nodes by the version that wrote their latest commit, of those of which this run has applied one that
-    /// is at most a day old.
+    /// Counts the other nodes by the hearthfs version that wrote their latest commit. Includes
+    /// nodes of which this run has applied a commit that is at most a day old.
     pub fn versions(&self) -> BTreeMap<String, u64> {
         self.0.versions.count(self.0.ledger.now_ms())
     }
 
-    /// Starts polling: at once, and then as long as programs ask. Aborting it loses nothing. A task of its own
-    /// watches that the polls come in time, so that nothing that a poll does holds it up.
+    /// Starts polling: at once, and then while programs ask. Aborting it loses nothing. A separate
+    /// task checks that the polls come in time, so that a slow poll does not delay this check.
     pub fn start(&self, runtime: &Handle) -> [JoinHandle<()>; 2] {
         let (follower, guarded) = (self.clone(), self.clone());
         let guard = task::spawn(runtime, "guard", async move {
@@ -279,7 +283,8 @@ impl Follower {
                 true
             } else {
                 freshness.asked(backoff.wait()).await;
-                // The first list is made even if no program asks: it says what this node can serve.
+                // The first list is made even if no program asks: it shows what this node can
+                // serve.
                 self.0.state.lock().wide.is_some()
             };
             if may_sleep && freshness.woken().await {
@@ -288,12 +293,14 @@ impl Follower {
         }
     }
 
-    /// Looks once at the head of the log, or lists it, and folds what is new; returns whether all of it was folded.
+    /// Reads the head of the log, or lists the log, and folds the new commits. Returns whether all
+    /// of them were folded.
     pub async fn poll(&self) -> bool {
         self.poll_now(false).await
     }
 
-    /// As [`Follower::poll`], but lists the log in any case: that shows what was not announced.
+    /// As [`Follower::poll`], but always lists the log, which also shows commits that were not
+    /// announced.
     pub(super) async fn list(&self) -> bool {
         self.poll_now(true).await
     }
@@ -304,7 +311,7 @@ impl Follower {
         self.poll_alone(remote, must_list).await
     }
 
-    /// As [`Follower::poll`], unless all of the log was folded as it was so short a time ago.
+    /// As [`Follower::poll`], unless the log as it was at most `within` ago is folded already.
     pub(super) async fn poll_within(&self, within: Duration) -> bool {
         let Some(remote) = &self.0.remote else { return true };
         let _one = self.0.polling.lock().await;
@@ -313,7 +320,7 @@ impl Follower {
 
     async fn poll_alone(&self, remote: &Remote, must_list: bool) -> bool {
         let list = self.0.freshness.begin();
-        // A caller that gives up a poll half-way must not leave others waiting for it.
+        // A caller that drops a poll half-way must not leave others waiting for it.
         let mut ending = Ending { freshness: &self.0.freshness, list: Some(list) };
         let outcome = self.bring_in(remote, must_list).await;
         let good = matches!(outcome, Ok(true));
@@ -324,8 +331,9 @@ impl Follower {
         good
     }
 
-    /// Reads and applies commits, in the order of their stamps; those whose bytes are here are not asked for. What follows one of the same node that cannot be had
-    /// now is left out; `waiting` names these nodes.
+    /// Reads and applies commits in the order of their stamps. Commits whose bytes are given are
+    /// not requested. If a commit cannot be read now, the later ones of the same node are left out;
+    /// `waiting` holds these nodes.
     async fn fold(
         &self,
         remote: &Remote,
@@ -348,7 +356,8 @@ impl Follower {
         self.fold_read(reading.buffered(FETCHES_AT_ONCE), keep_from, listed_again, waiting).await
     }
 
-    /// As [`Follower::fold`], of commits as they are read; from the place `keep_from` on small contents are kept here.
+    /// As [`Follower::fold`], for commits as they are read. Small contents are kept here from the
+    /// position `keep_from` on.
     async fn fold_read(
         &self,
         reading: impl Stream<Item = (Stamp, CommitRead)>,
@@ -360,7 +369,7 @@ impl Follower {
         let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
             let keep_inline = place >= keep_from;
-            // What follows a commit that cannot be had now is not applied before it.
+            // Later commits of a node are not applied before one that cannot be read now.
             if waiting.has(stamp.node) {
                 continue;
             }
@@ -417,7 +426,7 @@ impl Follower {
         if waiting.is_empty() { Folded::All } else { Folded::Partly }
     }
 
-    /// Leaves a commit alone for some time.
+    /// Stops retrying a commit for some time.
     fn withhold(&self, stamp: Stamp, error: &Error) {
         if self.0.withheld.note(stamp)
             && let Some(unsaid) = self.0.quiet_withheld.tell(self.0.ledger.clock())
@@ -482,8 +491,8 @@ impl Follower {
         }
     }
 
-    /// Notes that a commit does not come, and reports whether that has gone on for too long. Until then what its node
-    /// wrote after it is not applied before it.
+    /// Notes that a commit cannot be read, and reports whether this has lasted too long. Until
+    /// then, later commits of its node are not applied.
     fn is_too_late(&self, stamp: Stamp) -> bool {
         if self.0.withheld.knows(&stamp) {
             return true;
@@ -496,7 +505,8 @@ impl Follower {
         too_late
     }
 
-    /// Reads one commit. What may pass is waited out the first time; later, one request has to do.
+    /// Reads one commit. Waits out trouble that may pass the first time; later attempts make one
+    /// request.
     async fn read_once(&self, remote: &Remote, stamp: Stamp) -> Result<Commit> {
         let name = keys::commit_name(&stamp);
         let bytes = if self.0.withheld.knows(&stamp) || self.0.late.knows(&stamp) {
@@ -510,7 +520,7 @@ impl Follower {
     }
 }
 
-/// Decodes a commit that was not read by itself.
+/// Decodes a commit whose bytes were not read separately.
 async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
     match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
         Ok(commit) => CommitRead::Commit(Box::new(commit)),
@@ -518,7 +528,7 @@ async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
     }
 }
 
-/// Reads an object again that is damaged: it may have been a bad read.
+/// Reads a damaged object again: it may have been a bad read.
 async fn read_again<T, F>(read: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
@@ -537,7 +547,7 @@ where
     }
 }
 
-/// Ends a list also when the poll is dropped.
+/// Ends a list, also when the poll is dropped.
 struct Ending<'a> {
     freshness: &'a Freshness,
     list: Option<super::freshness::List>,

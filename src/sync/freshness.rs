@@ -1,8 +1,9 @@
-//! Freshness: how old what we know of the remote may be.
+//! Freshness: how old the knowledge about the remote may be.
 //!
-//! Owns the question whether a list of the log is needed, the wait for it, and for how long the kernel may
-//! remember a name. Must never make a program wait for a store that is known not to answer, nor start two
-//! lists where one will do, nor vouch for names without a task that takes that back in time.
+//! Owns the decision whether a list of the log is needed, the wait for it, and how long the kernel
+//! may remember a name. Must never make a program wait for a store that is known not to answer.
+//! Must never start two lists if one is enough. Must never vouch for names without a task that
+//! revokes this in time.
 //!
 //! Keeps P10 freshness.
 
@@ -16,20 +17,23 @@ use tokio::sync::{Notify, watch};
 use crate::clock::{self, Clock};
 use crate::remote::{Health, Remote};
 
-/// How long answers hold when there is no remote that could contradict them.
+/// How long answers are valid if there is no remote that could contradict them.
 pub const FRESH_FOR_EVER: Duration = Duration::from_hours(24);
-/// How long after a program's last question the log is still polled.
+/// How long the log is polled after the last request of a program.
 const ACTIVE_FOR: Duration = Duration::from_secs(10);
-/// A list that failed is not repeated for a waiting program within this time.
+/// A failed list is not repeated for a waiting program within this time.
 const FAILED_FOR: Duration = Duration::from_millis(500);
-/// A person who asks what is known starts a list not more often than this, together with all others who ask.
+/// A person who asks what is known starts a list at most this often, shared with all others who
+/// ask.
 const ANEW_EVERY: Duration = Duration::from_millis(250);
-/// Names are vouched for only where lists come much more often than they must.
+/// Names are vouched for only if the freshness is at least this, so that lists come much more often
+/// than they must.
 const VOUCHED_FROM: Duration = Duration::from_millis(400);
-/// Names are vouched for within this part of the window. What is left is for telling the kernel that they are not any more.
+/// The part of the window in which names are vouched for. The rest is for telling the kernel when
+/// that ends.
 pub(super) const VOUCHED_PART: f64 = 11.0 / 12.0;
 
-/// Tells whether what we know is fresh enough, and waits until it is; cheap to clone.
+/// Knows whether what this node knows is fresh enough, and waits until it is; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Freshness(Arc<FreshnessGate>);
 
@@ -44,9 +48,9 @@ struct FreshnessGate {
     ended: watch::Sender<u64>,
     /// Wakes the follower.
     wake: Notify,
-    /// When a program asked last, in milliseconds of the monotonic clock.
+    /// When a program last made a request, in milliseconds of the monotonic clock.
     active_ms: AtomicU64,
-    /// The follower sleeps until a program asks.
+    /// Whether the follower sleeps until a program makes a request.
     asleep: AtomicBool,
     /// Wakes the guard.
     vouched: Notify,
@@ -65,13 +69,13 @@ struct State {
     running: Option<List>,
     /// The last list that was folded completely.
     good: Option<List>,
-    /// The last list that was not.
+    /// The last list that was not folded completely.
     bad: Option<List>,
-    /// A program waits for a list that has not begun.
+    /// A program waits for a list that has not begun yet.
     asked: bool,
-    /// There is a guard that takes back what is vouched for.
+    /// There is a guard that revokes the vouching in time.
     guarded: bool,
-    /// The kernel may hold names that do not age.
+    /// The kernel may hold names that do not expire.
     vouching: bool,
 }
 
@@ -94,8 +98,9 @@ impl Freshness {
         }))
     }
 
-    /// Reports whether an answer may be given without asking the store: a list that began within the
-    /// last `freshness` was folded. Never when `freshness` is zero; always without a remote.
+    /// Reports whether an answer may be given without asking the store: a list that began within
+    /// the last `freshness` was folded. Always false if `freshness` is zero; always true without a
+    /// remote.
     pub fn ready(&self) -> bool {
         if self.0.remote.is_none() {
             return true;
@@ -103,10 +108,10 @@ impl Freshness {
         !self.left().is_zero()
     }
 
-    /// Waits until what we know is fresh, for at most `limit`; returns whether it is.
+    /// Waits until the knowledge is fresh, for at most `limit`; returns whether it is.
     ///
-    /// Joins a list that is under way if it began within the window, and asks for one otherwise, one
-    /// for all callers. Returns at once when the store is known not to answer.
+    /// Joins a list in flight if it began within the window. Otherwise requests one, which all
+    /// callers share. Returns at once if the store is known not to answer.
     pub async fn wait_fresh(&self, limit: Duration) -> bool {
         if self.0.remote.is_none() {
             return true;
@@ -118,8 +123,8 @@ impl Freshness {
         self.wait_for_list(limit, self.0.limit).await
     }
 
-    /// As [`Freshness::wait_fresh`], for a person who asks what is known: only a list counts that begins after the question,
-    /// however old an answer may be otherwise.
+    /// As [`Freshness::wait_fresh`], for a person who asks what is known: only a list that begins
+    /// after the request counts, however old answers may be otherwise.
     pub async fn ask_anew(&self, limit: Duration) -> bool {
         if self.0.remote.is_none() {
             return true;
@@ -154,8 +159,8 @@ impl Freshness {
         clock::within(limit, wait).await.unwrap_or(false)
     }
 
-    /// Returns whether the wait that began at `since` is over and how; asks for a list if need be.
-    /// `limit`: so old may a list be; zero asks each time.
+    /// Returns whether the wait that began at `since` is over, and its result. Requests a list if
+    /// one is needed. A list may be `limit` old; zero asks each time.
     fn settle(&self, since: Duration, need: u64, limit: Duration) -> Option<bool> {
         let will_do =
             |list: &List| list.number >= need || (!limit.is_zero() && list.start + limit >= since);
@@ -177,13 +182,14 @@ impl Freshness {
         None
     }
 
-    /// Returns how long an answer that is given now stays within the promise.
+    /// Returns how long an answer that is given now stays within the promised freshness.
     pub fn ttl(&self) -> Duration {
         if self.0.remote.is_none() { FRESH_FOR_EVER } else { self.left() }
     }
 
-    /// Returns how long the kernel may remember a name that it is told now. While the log is polled that is
-    /// for ever: the kernel is told when anything moves, and before what we know grows older than it may.
+    /// Returns how long the kernel may remember a name that it receives now. While the log is
+    /// polled, this is for ever: the kernel is notified when anything changes, and before the
+    /// knowledge gets older than it may.
     pub fn name_ttl(&self) -> Duration {
         if self.0.remote.is_none() || self.is_vouching() { FRESH_FOR_EVER } else { self.left() }
     }
@@ -193,15 +199,16 @@ impl Freshness {
         state.vouching && self.vouched_until(&state) > self.0.clock.mono()
     }
 
-    /// Returns until when the last good list vouches for names; what is left of its window then is for
-    /// taking that back.
+    /// Returns until when the last good list vouches for names. The rest of its window is for
+    /// revoking that.
     fn vouched_until(&self, state: &State) -> Duration {
         let good = state.good.filter(|_| self.0.limit >= VOUCHED_FROM);
         good.map_or(Duration::ZERO, |list| list.start + self.0.limit.mul_f64(VOUCHED_PART))
     }
 
-    /// Calls `doubt` whenever names were vouched for and are no more: no list came in time, because no program
-    /// asks, the store does not answer, or the machine is busy. A node that does not run this vouches for nothing.
+    /// Calls `doubt` when names were vouched for and no longer are: no list came in time, because
+    /// no program makes requests, the store does not answer, or the machine is busy. A node that
+    /// does not run this vouches for nothing.
     pub(super) async fn guard(&self, doubt: impl Fn()) {
         let _guarding = Guarding::new(self, &doubt);
         loop {
@@ -217,7 +224,7 @@ impl Freshness {
         }
     }
 
-    /// Stops vouching, unless another list has come.
+    /// Stops vouching, unless another list has arrived.
     fn end_vouching(&self, doubt: &impl Fn()) {
         {
             let mut state = self.0.state.lock();
@@ -228,13 +235,15 @@ impl Freshness {
                 return;
             }
         }
-        // After this no answer vouches for anything, so what the kernel learns from now on it forgets in time.
+        // No answer vouches for anything after this, so the kernel forgets in time what it learns
+        // from now on.
         doubt();
     }
 
-    /// Notes that a program asked something: the log is polled for some time after.
+    /// Notes that a program made a request: the log is polled for some time after it.
     pub fn note_activity(&self) {
-        // In one order with `woken`: either we see it asleep, or it sees us active.
+        // In one order with `woken`: either this call sees that the follower sleeps, or `woken`
+        // sees the activity.
         self.0.active_ms.store(self.now_ms(), Ordering::SeqCst);
         if self.0.asleep.load(Ordering::SeqCst) && self.0.asleep.swap(false, Ordering::SeqCst) {
             self.0.wake.notify_one();
@@ -247,17 +256,17 @@ impl Freshness {
         until.saturating_sub(self.0.clock.mono())
     }
 
-    /// A time of the monotonic clock, never 0.
+    /// Returns a time of the monotonic clock, never 0.
     fn now_ms(&self) -> u64 {
         self.0.clock.mono().as_millis() as u64 + 1
     }
 
-    /// Reports whether the store is known not to be usable.
+    /// Reports whether the store is known to be unusable.
     pub fn is_down(&self) -> bool {
         self.0.remote.as_ref().is_some_and(|remote| remote.health() != Health::Up)
     }
 
-    /// Reports whether a program asked something lately.
+    /// Reports whether a program made a request recently.
     pub(super) fn is_active(&self) -> bool {
         let last = self.0.active_ms.load(Ordering::SeqCst);
         last > 0 && self.now_ms().saturating_sub(last) < ACTIVE_FOR.as_millis() as u64
@@ -268,7 +277,7 @@ impl Freshness {
         self.0.limit
     }
 
-    /// Begins a list, which answers all callers that wait for one that has not begun.
+    /// Begins a list. It answers all callers that wait for a list that has not begun.
     pub(super) fn begin(&self) -> List {
         let mut state = self.0.state.lock();
         state.begun += 1;
@@ -278,7 +287,7 @@ impl Freshness {
         list
     }
 
-    /// Notes that the list under way is asked for anew: it shows what is in the log from now on.
+    /// Notes that the list in flight is requested again: it shows what is in the log from now on.
     pub(super) fn begin_again(&self) {
         let now = self.0.clock.mono();
         if let Some(list) = &mut self.0.state.lock().running {
@@ -286,7 +295,7 @@ impl Freshness {
         }
     }
 
-    /// Ends a list; `good` when everything it showed was folded.
+    /// Ends a list; `good` if everything that it showed was folded.
     pub(super) fn end(&self, list: List, good: bool) {
         {
             let mut state = self.0.state.lock();
@@ -315,8 +324,8 @@ impl Freshness {
         clock::within(limit, asked).await;
     }
 
-    /// Returns when the last good list began, when the last one of all did, both by the monotonic clock, and whether
-    /// the last one that has ended was not good.
+    /// Returns when the last good list began, when the last list of all began (both by the
+    /// monotonic clock), and whether the last one that ended was bad.
     pub(super) fn lists(&self) -> (Option<Duration>, Option<Duration>, bool) {
         let State { good, bad, running, .. } = *self.0.state.lock();
         let last = [good, bad, running].into_iter().flatten().map(|list| list.start).max();
@@ -324,7 +333,7 @@ impl Freshness {
         (good.map(|list| list.start), last, failed)
     }
 
-    /// Returns when a program asks something again, and whether it took a sleep until then.
+    /// Returns when a program makes a request again, and whether it slept until then.
     pub(super) async fn woken(&self) -> bool {
         let mut slept = false;
         loop {
@@ -339,7 +348,7 @@ impl Freshness {
     }
 }
 
-/// Says that there is a guard, until it ends, however it ends.
+/// Registers a guard until it ends, however it ends.
 struct Guarding<'a, D: Fn()> {
     freshness: &'a Freshness,
     doubt: &'a D,

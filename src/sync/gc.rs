@@ -1,8 +1,9 @@
 //! Collecting garbage: deleting from a store what no node needs any more.
 //!
-//! Works on the store alone, from any machine, beside nodes that run, and beside other collections. Owns
-//! the rules by which an object goes. Must never delete what an entry may still need, on any node, whatever
-//! that node has read of the store within the grace time; and never what is not ours.
+//! Works on the store alone, from any machine, beside running nodes and other collections. Owns the
+//! rules by which an object is deleted. Must never delete what an entry on any node may still need,
+//! whatever that node has read of the store within the grace time. Must never delete what is not
+//! ours.
 
 mod known;
 mod report;
@@ -20,40 +21,40 @@ use crate::namespace::Age;
 use crate::remote::{BundleName, Declared, Deleted, Object, Remote, What};
 use crate::stamp::Stamp;
 
-/// Pages of the list that wait to be judged.
+/// How many pages of the list wait to be judged.
 const PAGES_QUEUED_MAX: usize = 2;
-/// A probe is deleted at once by the node that wrote it; one of this age was left behind.
+/// The node that writes a probe deletes it at once; a probe of this age was left behind.
 const PROBE_AGE: Duration = Duration::from_hours(24);
 
-/// How a collection goes about it.
+/// The options of a collection.
 #[derive(Debug, Clone, Copy)]
 pub struct GcOptions {
-    /// How long everything is kept that a node may rely on: [`LOG_GRACE`](super::LOG_GRACE) wherever nodes are
-    /// mounted.
+    /// How long everything is kept that a node may rely on: [`LOG_GRACE`](super::LOG_GRACE)
+    /// wherever nodes are mounted.
     pub grace: Duration,
-    /// The expiry was chosen with which the handles were opened, so that it may be shorter than
-    /// what the store declares.
+    /// Whether the user chose the expiry with which the handles were opened. It may then be shorter
+    /// than the one that the store declares.
     pub told: bool,
 }
 
 /// Collects the garbage of one store.
 #[derive(Debug)]
 pub struct Collector {
-    /// What looks; it never makes a store of what is none.
+    /// The handle that reads; it never initialises a store.
     reader: Remote,
-    /// What deletes; none in a dry run.
+    /// The handle that deletes; `None` in a dry run.
     writer: Option<Remote>,
     options: GcOptions,
 }
 
 impl Collector {
-    /// Makes a collector that looks through one handle, which should be read-only, and deletes through the
-    /// other; without that it only says what it would delete. Checks that the store is there, is ours, and
-    /// that we may use it.
+    /// Makes a collector that reads through one handle, which should be read-only, and deletes
+    /// through the other. Without the other it only reports what it would delete. Checks that the
+    /// store exists, is ours, and may be used.
     ///
     /// # Errors
     ///
-    /// As [`Remote::check`]; a store that does not answer is asked several times first.
+    /// As [`Remote::check`]; a store that does not answer is retried several times first.
     pub async fn open(
         reader: &Remote,
         writer: Option<&Remote>,
@@ -62,34 +63,34 @@ impl Collector {
         let (reader, writer) = (reader.background(), writer.map(Remote::background));
         patiently(async || reader.check().await).await?;
         if let Some(writer) = &writer {
-            // It learns the store's time as well, by which everything is judged.
+            // This also reads the store's time, by which everything is judged.
             patiently(async || writer.check().await).await?;
         }
         Ok(Self { reader, writer, options })
     }
 
-    /// Returns how long entries live by what the store says.
+    /// Returns the lifetime of entries that the store declares.
     pub fn declared(&self) -> Declared {
         self.reader.declared_expiry()
     }
 
-    /// Returns the age that counts; `None` is for ever.
+    /// Returns the expiry that is used; `None` is for ever.
     pub fn expiry(&self) -> Option<Duration> {
         self.declared().deleting(self.reader.own_expiry(), self.options.told)
     }
 
-    /// Looks at everything and deletes what has to go.
+    /// Examines all objects and deletes those that are no longer needed.
     ///
     /// # Errors
     ///
-    /// `Unavailable` or `TimedOut` when the store stops answering, `Denied` when it does not let us list or delete.
-    /// What was deleted before stays deleted.
+    /// `Unavailable` or `TimedOut` if the store stops answering, `Denied` if it refuses a list or a
+    /// deletion. What was deleted before stays deleted.
     pub async fn collect(&self, mut progress: impl FnMut(GcProgress)) -> Result<Report> {
         let remote = self.writer.as_ref().unwrap_or(&self.reader);
         let expiry = self.expiry();
         let grace_ms = self.options.grace.as_millis() as u64;
         let age = Age::of(expiry);
-        // What comes while we read is judged by what was known before it came.
+        // What arrives during the run is judged by what was known before it arrived.
         let now_ms = remote.now_ms();
         let known = Known::read(remote, age, now_ms, grace_ms, &mut progress).await?;
         let rules = GcRules { known, age, now_ms, grace_ms };
@@ -104,7 +105,7 @@ impl Collector {
         report.checkpoint = settled.map(|(stamp, _)| crate::remote::keys::checkpoint_name(stamp));
         let (pages, mut arriving) = mpsc::channel::<Vec<Object>>(PAGES_QUEUED_MAX);
         let (rules, into, told) = (&rules, &mut report, &mut progress);
-        // It owns its end: when it fails, no more pages are taken, and the list ends too.
+        // It owns the receiver: if it fails, no more pages are taken, and the list ends too.
         let judging = async move {
             let mut seen = 0;
             while let Some(page) = arriving.recv().await {
@@ -179,7 +180,7 @@ fn kind(what: &What) -> &'static str {
     }
 }
 
-/// What becomes of an object.
+/// What happens to an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Foreign,
@@ -187,11 +188,11 @@ enum Fate {
     Delete(Why),
 }
 
-/// The rules, with what they go by.
+/// The rules, with the facts that they use.
 struct GcRules {
     known: Known,
     age: Age,
-    /// The store's time before it was read what is in use.
+    /// The store's time, taken before reading what is in use.
     now_ms: u64,
     grace_ms: u64,
 }
@@ -199,7 +200,7 @@ struct GcRules {
 impl GcRules {
     fn judge(&self, object: &Object) -> Fate {
         let past = known::is_over(self.age, object.stored_ms, self.now_ms);
-        // Its commit may still be on its way.
+        // Its commit may still be in flight.
         let settled = object.stored_ms.saturating_add(self.grace_ms) < self.now_ms;
         let live = &self.known.live;
         let why = match &object.what {
@@ -237,7 +238,7 @@ impl GcRules {
         (past && self.known.latest.is_some()).then_some(Why::Expired)
     }
 
-    /// A node that starts has all of it from the settled checkpoint or a later one.
+    /// A node that starts has its commits from the settled checkpoint or a later one.
     fn bundle(&self, name: &BundleName, stored_ms: u64, past: bool) -> Option<Why> {
         let known = &self.known;
         if known.settled.is_some() && bundled_upto_ms(name, stored_ms) <= known.floor_ms {
@@ -248,12 +249,12 @@ impl GcRules {
 
     fn commit(&self, stamp: &Stamp, past: bool) -> Option<Why> {
         if self.known.covers(stamp) {
-            // What lies in it is as old as it is itself.
+            // The contents in a commit are as old as the commit.
             let needed = self.known.live.commits.contains(stamp) && !past;
             return (!needed).then_some(Why::Covered);
         }
         let named = self.known.latest.as_ref().is_some_and(|(_, all)| all.contains(stamp));
-        // What was not read may say something.
+        // A commit that was not read may contain anything.
         let speaks = stamp.ms < self.known.floor_ms.saturating_sub(self.grace_ms)
             || self.known.speaking.contains(stamp);
         (past && !named && !speaks).then_some(Why::Expired)

@@ -1,8 +1,9 @@
 //! What this node knows of the head of the log.
 //!
-//! Owns the last head that was read or written, up to where its commits are folded, and whether it is trusted. A trusted
-//! head stands for a list of what is new: each node announces its commits there before they count as published. Must never
-//! be trusted where another node does not announce: the commits that lists show say so.
+//! Owns the last head that was read or written, up to where its commits are folded, and whether it
+//! is trusted. A trusted head replaces a list of new commits: each node announces its commits there
+//! before they count as published. Must never be trusted while another node does not announce its
+//! commits; lists show such commits.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +17,19 @@ use crate::error::{Error, Kind, Result};
 use crate::remote::{HeadCommit, HeadRead, HeadVersion, Health, LogHead, Progress, Remote};
 use crate::stamp::Stamp;
 
-/// A commit that is not announced after so long never is: its node does not announce, or has died before it could.
+/// A commit that is not announced within this time never will be: its node does not announce, or
+/// died before it could.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(30);
-/// The head is not trusted for so long after such a commit was found.
+/// How long the head is not trusted after such a commit was found.
 const DISTRUSTED_FOR: Duration = Duration::from_mins(10);
-/// Commits that were listed and not announced, and are watched.
+/// The most commits that were listed, are not announced, and are watched.
 const SUSPECTS_MAX: usize = 1024;
-/// How long throttling and the like are waited out before the log is listed instead.
+/// How long throttling and similar trouble is waited out before the log is listed instead.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// So many looks in a row fail because the store throttles before the log is listed.
+/// After this many looks in a row have failed because the store throttles, the log is listed.
 const FAILURES_MAX: u32 = 3;
-/// A head that is missing, or cannot be used, is not asked for within this time; one that may not be read, within that.
+/// A head that is missing or unusable is not requested again within this time; the second constant
+/// is for a head that may not be read.
 const MISSING_FOR: Duration = Duration::from_secs(10);
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
@@ -42,12 +45,13 @@ struct State {
     last: Option<KnownHead>,
     /// The epoch and the number of the head up to which all that was announced is folded.
     folded: Option<(u64, u64)>,
-    /// Looks in a row that failed because the store throttled.
+    /// How many looks in a row failed because the store throttled.
     failures: u32,
-    /// It is not asked for until then, by the monotonic clock.
+    /// The head is not requested before this monotonic time.
     absent_until: Duration,
     distrusted_until: Duration,
-    /// What a list has shown that no head had announced then, and when that was, by the monotonic clock.
+    /// Commits that a list has shown and that no head had announced at that time, with that
+    /// monotonic time.
     suspects: Vec<(Stamp, Duration)>,
     said: bool,
 }
@@ -57,13 +61,13 @@ struct State {
 pub(super) struct KnownHead {
     pub(super) head: Arc<LogHead>,
     pub(super) version: HeadVersion,
-    /// It was the one in the store at this time or later, by the monotonic clock.
+    /// It was the head in the store at this monotonic time or later.
     pub(super) at: Duration,
-    /// This node has written it, at the first try.
+    /// This node has written it, at the first attempt.
     pub(super) own: bool,
 }
 
-/// What is in the store in the place of the head.
+/// What the store has in place of the head.
 #[derive(Debug, Clone)]
 pub(super) enum FoundHead {
     Known(KnownHead),
@@ -100,12 +104,12 @@ impl HeadWatch {
         state.note(known);
     }
 
-    /// Reads the head for a follower; `None` where there is none to go by.
+    /// Reads the head for a follower; `None` if there is no usable head.
     ///
     /// # Errors
     ///
-    /// `Unavailable` where the store throttles: lists would make that worse. After several such looks one is made all the
-    /// same, because it may be the head alone that cannot be had.
+    /// `Unavailable` if the store throttles: lists would make that worse. After several such looks,
+    /// the log is listed nevertheless, because perhaps only the head is unreadable.
     pub(super) async fn look(&self, remote: &Remote) -> Result<Option<Arc<LogHead>>> {
         let began = self.clock.mono();
         let is_skipped = {
@@ -171,13 +175,14 @@ impl HeadWatch {
         Ok(FoundHead::Known(known))
     }
 
-    /// Returns what was announced and is not folded; `None` where the log must be listed to know.
+    /// Returns the commits that were announced and are not folded; `None` if only a list can show
+    /// them.
     pub(super) fn news(&self, head: &LogHead) -> Option<Vec<HeadCommit>> {
         let now = self.clock.mono();
         let mut state = self.state.lock();
         let (epoch, number) = state.folded?;
         let Some(news) = head.since(epoch, number) else {
-            // What was announced meanwhile is not known, so nothing can be said of what was not.
+            // It is unknown what was announced meanwhile, so a commit cannot be called unannounced.
             state.suspects.clear();
             state.folded = None;
             return None;
@@ -186,12 +191,13 @@ impl HeadWatch {
         (now >= state.distrusted_until).then(|| news.to_vec())
     }
 
-    /// Notes that all is folded that was announced up to a head.
+    /// Notes that all commits are folded that were announced up to this head.
     pub(super) fn note_folded(&self, head: &LogHead) {
         self.state.lock().folded = Some((head.epoch, head.number));
     }
 
-    /// Notes that the log was listed and folded after `head` had been read, and what of it was `new`.
+    /// Notes that the log was listed and folded after `head` had been read, and that the `new`
+    /// commits were found.
     pub(super) fn note_listed(&self, head: Option<&LogHead>, new: &[Stamp]) {
         let Some(head) = head else {
             let mut state = self.state.lock();
@@ -200,7 +206,8 @@ impl HeadWatch {
         };
         let (now, mut state) = (self.clock.mono(), self.state.lock());
         let in_touch = state.folded.is_some_and(|(epoch, n)| head.since(epoch, n).is_some());
-        // What other heads have announced meanwhile this one need not name, unless it is newer than what this one names.
+        // Other heads may have announced a commit meanwhile, so this one need not name it, unless
+        // the commit is newer than those that this head names.
         let oldest_ms = head.commits.iter().map(|one| one.stamp.ms).min();
         let told_from_ms = oldest_ms.map_or(u64::MAX, |ms| ms.saturating_add(LOOK_BACK_MS));
         if !in_touch {
@@ -225,7 +232,8 @@ impl HeadWatch {
 }
 
 impl State {
-    /// Notes a head, unless a later one is known. A store that was restored may have an earlier one.
+    /// Notes a head, unless a later one is known. A store that was restored may have an earlier
+    /// head.
     fn note(&mut self, known: KnownHead) {
         let is_later = self.last.as_ref().is_none_or(|last| {
             last.head.epoch != known.head.epoch
@@ -237,7 +245,7 @@ impl State {
         }
     }
 
-    /// Judges whether all nodes announce what they commit.
+    /// Checks whether all nodes announce their commits.
     fn judge(&mut self, head: &LogHead, now: Duration) {
         self.suspects.retain(|(stamp, _)| !head.has(stamp));
         let is_over = |(_, seen): &(Stamp, Duration)| *seen + ANNOUNCED_WITHIN <= now;

@@ -1,7 +1,8 @@
-//! Lacking: contents that were fetched and could not be kept for lack of room, so that they are not fetched in
-//! vain again and again.
+//! Lacking: contents that were fetched and could not be kept for lack of room, remembered so that
+//! they are not fetched again and again for nothing.
 //!
-//! Owns a bounded memory. Must never outlast the lack: it goes by a back-off and by what the disk has free.
+//! Owns a bounded memory. Must never outlast the lack of room: it depends on a back-off and on the
+//! free space of the disk.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,12 +11,14 @@ use parking_lot::Mutex;
 
 use crate::digest::Digest;
 
-/// Contents that are remembered; of more, those are forgotten that may be tried again first.
+/// The most contents that are remembered. Beyond that, those that may be retried soonest are
+/// forgotten.
 const LACKING_MAX: usize = 4_096;
-/// How long a content is not fetched after the first time, and at most.
+/// How long a content is not fetched after the first failure, and at most.
 const WAIT_MIN: Duration = Duration::from_secs(1);
 const WAIT_MAX: Duration = Duration::from_secs(10);
-/// More than this must be free than there was, beside the content itself, or there is no room yet.
+/// There is room again only if the free space has grown by more than this, beside the size of the
+/// content.
 const MORE_BYTES: u64 = 1 << 20;
 
 /// The contents for which there was no room.
@@ -26,12 +29,13 @@ pub(super) struct Lacking(Mutex<HashMap<Digest, Lack>>);
 struct Lack {
     wait: Duration,
     next: Duration,
-    /// What the disk had free then.
+    /// The free space of the disk at that time.
     free: u64,
 }
 
 impl Lacking {
-    /// Reports whether it is useless to fetch a content of `size` bytes now, while the disk has `free` bytes.
+    /// Reports whether fetching a content of `size` bytes is useless now, while the disk has `free`
+    /// bytes.
     pub(super) fn is_in_vain(&self, digest: &Digest, size: u64, now: Duration, free: u64) -> bool {
         let known = self.0.lock();
         let grown = |lack: &Lack| free > lack.free.saturating_add(size).saturating_add(MORE_BYTES);
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_goes_by_time_and_by_room() {
+    fn it_depends_on_time_and_on_room() {
         let (lacking, one) = (Lacking::default(), Digest::of(b"1"));
         let at = Duration::from_millis;
         assert!(!lacking.is_in_vain(&one, 10, at(0), 5));

@@ -1,4 +1,5 @@
-//! Lag: how late the changes of other nodes come here, and what is known of but not applied.
+//! Lag: how late the changes of other nodes arrive here, and how many commits are known and not
+//! applied.
 //!
 //! Owns the figures, which are for people. Must never take part in a decision.
 
@@ -6,64 +7,66 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// The minutes, counting the one that goes on, of which the worst lag is told.
+/// The worst lag of this many minutes is reported; the present minute counts.
 pub(super) const WORST_OF_MINUTES: usize = 5;
 const MINUTE: Duration = Duration::from_mins(1);
 
-/// How this node follows what others publish.
+/// How well this node follows the other nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Following {
-    /// How old the last list is of which all was applied; `None` before the first.
+    /// The age of the last list that was applied completely; `None` before the first.
     pub list_age: Option<Duration>,
-    /// How long ago the last list began, however it went.
+    /// How long ago the last list began, whatever its outcome.
     pub attempt_age: Option<Duration>,
-    /// The last list that has ended failed, or showed what could not be had.
+    /// Whether the last list that ended failed, or showed a commit that could not be read.
     pub list_failed: bool,
     /// The lag of the last commit that was applied, in milliseconds.
     pub lag_last_ms: Option<u64>,
-    /// The worst of the last five minutes, the one that goes on included; `None` if nothing was applied in them.
+    /// The worst lag of the last five minutes, including the present one; `None` if nothing was
+    /// applied in them.
     pub lag_worst_ms: Option<u64>,
     /// Commits of the log that this node knows of and has not applied.
     pub unapplied: u64,
 }
 
-/// Measures it.
+/// Measures the lag.
 #[derive(Debug, Default)]
 pub(super) struct Lag(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Since when this node follows, by the store's time. Commits from before that time do not count as late.
+    /// The store's time since which this node follows. Earlier commits do not count as late.
     awake_ms: u64,
     last_ms: Option<u64>,
     /// The number of a minute by the monotonic clock, with the worst lag in it.
     worst: [Option<(u64, u64)>; WORST_OF_MINUTES],
-    /// What the last list has shown and is not read yet.
+    /// How many commits the last list has shown that are not read yet.
     pending: u64,
 }
 
 impl Lag {
-    /// Notes that this node begins to follow, at a time of the store's clock: at its start, and when a program asks
-    /// after a time in which none did.
+    /// Notes that this node begins to follow, at a time of the store's clock: at its start, and
+    /// when a program makes a request after a pause.
     pub(super) fn wake(&self, now_ms: u64) {
         self.0.lock().awake_ms = now_ms;
     }
 
-    /// Notes what a page of a list shows that was not applied; the first page of a list tells anew.
+    /// Notes how many commits a page of a list shows that were not applied. The first page starts
+    /// the count again.
     pub(super) fn listed(&self, count: usize, first: bool) {
         let mut state = self.0.lock();
         let before = if first { 0 } else { state.pending };
         state.pending = before + count as u64;
     }
 
-    /// Notes that one of these does not wait to be read any more.
+    /// Notes that one of these commits no longer waits to be read.
     pub(super) fn settled(&self) {
         let mut state = self.0.lock();
         state.pending = state.pending.saturating_sub(1);
     }
 
-    /// Notes that a commit was applied that was stamped at `stamp_ms`: it is `now_ms` by the store's clock, and `now` by
-    /// the monotonic one. Returns the lag.
+    /// Notes that a commit with a stamp of `stamp_ms` was applied. The time is `now_ms` by the
+    /// store's clock, and `now` by the monotonic clock. Returns the lag.
     pub(super) fn applied(&self, stamp_ms: u64, now_ms: u64, now: Duration) -> Duration {
         let mut state = self.0.lock();
         let lag_ms = now_ms.saturating_sub(stamp_ms.max(state.awake_ms));
@@ -75,7 +78,8 @@ impl Lag {
         Duration::from_millis(lag_ms)
     }
 
-    /// Returns the lag of the last commit, the worst of late, and how many commits wait to be read.
+    /// Returns the lag of the last commit, the worst recent lag, and how many commits wait to be
+    /// read.
     pub(super) fn read(&self, now: Duration) -> (Option<u64>, Option<u64>, u64) {
         let state = self.0.lock();
         let minute = minute_of(now);

@@ -1,17 +1,18 @@
-//! The ledger: this node's namespace together with its journal.
+//! The ledger: the namespace of this node together with its journal.
 //!
-//! Owns the only door by which a change enters: what a program does here is in the journal before the
-//! namespace shows it, and what another node did is seen whole or not at all. Must never wait for the
-//! store, and never show a file whose bytes cannot be had.
+//! Owns the only way for a change to enter. A change of a program here is in the journal before the
+//! namespace shows it; a commit of another node is visible whole or not at all. Must never wait for
+//! the store. Must never show a file whose bytes cannot be obtained.
 //!
 //! Two locks, in this order: *order* is held while changes are brought in, so that stamps, journal,
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 //!
-//! What it knows lies in types with private fields, one a file. Under the order lock: `FoldedLog`, `Outbox`, `Saved`,
-//! `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`. Beside it, to be asked by all: `StayRules`, `Reliance`, `Listeners`,
-//! `QueueSigns`. The other files say what happens to several of them at once: a start (`open`), a change that is published
-//! (`turn`), a commit that comes or lands (`apply`), another namespace in place of this one (`adopt`), a save (`save`,
-//! `refill`), a snapshot, a purge.
+//! Its state is in types with private fields, one in each file. Under the order lock: `FoldedLog`,
+//! `Outbox`, `Saved`, `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`. Beside the lock, for all
+//! callers: `StayRules`, `Reliance`, `Listeners`, `QueueSigns`. The other files contain operations
+//! on several of them: a start (`open`), the publish of a change (`turn`), a commit that arrives or
+//! lands (`apply`), the replacement of the namespace (`adopt`), a save (`save`, `refill`), a
+//! snapshot, a purge.
 
 mod adopt;
 mod apply;
@@ -88,7 +89,7 @@ use crate::stamp::{NodeId, Stamp};
 
 /// The most changes in one record; one commit holds them all.
 pub const RECORD_CHANGES_MAX: usize = 100_000;
-/// The most bytes that the changes of one record may take, roughly.
+/// The most bytes that the changes of one record may take, approximately.
 const RECORD_META_BYTES_MAX: u64 = 32 << 20;
 
 /// The namespace and the journal of one node; cheap to clone.
@@ -103,7 +104,7 @@ struct Inner {
     rules: StayRules,
     fold: RwLock<Fold>,
     order: Mutex<Ordered>,
-    /// Held while a commit of this node is noted, and where there must be none.
+    /// Held while a commit of this node is noted, and by tasks during which none may be.
     landing: tokio::sync::Mutex<()>,
     signs: QueueSigns,
     reliance: Reliance,
@@ -112,7 +113,7 @@ struct Inner {
     warned: Warned,
 }
 
-/// What is guarded by the order lock.
+/// The state under the order lock.
 #[derive(Default)]
 struct Ordered {
     log: FoldedLog,
@@ -122,12 +123,12 @@ struct Ordered {
     given: GivenStamps,
     bad: Bad,
     aside: Aside,
-    /// What was remote when a snapshot began, of what has moved since.
+    /// What has moved since a snapshot began, as it was in the remote at that moment.
     before: Option<Before>,
     own: Own,
 }
 
-/// What is published here and not yet remote.
+/// Changes that are published here and not yet remote.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Pending {
     /// Records, each one atomic group of changes.
@@ -150,22 +151,22 @@ impl Ledger {
         look(&mut self.0.order.lock().log)
     }
 
-    /// Publishes one atomic group of changes; returns their stamps. Where all of it stands already, nothing
-    /// is published, and the stamps are those of what stands.
+    /// Publishes one atomic group of changes; returns their stamps. If all of them are in effect
+    /// already, nothing is published, and the stamps are those of the existing changes.
     ///
-    /// Once this has returned, they survive SIGKILL, and are on their way to the remote. Never waits
-    /// for the network.
+    /// Once this has returned, the changes survive SIGKILL, and will be sent to the remote. Never
+    /// waits for the network.
     ///
     /// # Errors
     ///
-    /// `NoSpace` when the disk is full or a bound is reached, `Invalid` for more than [`RECORD_CHANGES_MAX`] changes.
-    /// Nothing was published then.
+    /// `NoSpace` if the disk is full or a bound is reached, `Invalid` for more than
+    /// [`RECORD_CHANGES_MAX`] changes. Nothing was published then.
     pub fn publish(&self, ops: Vec<(TreePath, Op)>) -> Result<Vec<Stamp>> {
         Ok(self.begin().write(ops)?.apply())
     }
 
-    /// As [`Ledger::publish`], but keeps the record, and all that follows it, from the remote until
-    /// the token is released or dropped, for at most [`HOLD_MAX`].
+    /// As [`Ledger::publish`], but keeps the record, and all later ones, from the remote until the
+    /// token is released or dropped, for at most [`HOLD_MAX`].
     ///
     /// # Errors
     ///
@@ -186,7 +187,7 @@ impl Ledger {
         self.read(|fold| fold.register(&change.path).is_some_and(|r| r.stamp > change.stamp))
     }
 
-    /// Notes that the content of a directory moved in a way that is not a change.
+    /// Notes that the content of a directory moved without a change.
     pub fn touch_directory(&self, dir: &TreePath) {
         let (stamp, now) = (self.next_stamp(), Time::from_wall(self.0.clock.wall()));
         self.0.fold.write().touch_directory(dir, stamp, now);
@@ -201,7 +202,7 @@ impl Ledger {
         self.0.disk.journal.sync()
     }
 
-    /// Reports whether the bytes of an entry are lost: neither here nor anywhere known.
+    /// Reports whether the bytes of an entry are lost: neither here nor at any known place.
     pub fn hidden(&self, entry: &Entry) -> bool {
         self.hidden_in(&self.0.fold.read_recursive(), entry)
     }
@@ -217,59 +218,62 @@ impl Ledger {
             || self.0.disk.blobs.contains(digest)
     }
 
-    /// Returns where the remote keeps a content, as far as it has not proved bad.
+    /// Returns where the remote keeps a content, unless that place has proved bad.
     pub fn location(&self, digest: &Digest) -> Option<Location> {
-        // Recursive, because it is asked from within `read`.
+        // Recursive, because it is called from within `read`.
         self.0.fold.read_recursive().location(digest)
     }
 
-    /// Returns since when the remote keeps a content, as far as its place has not proved bad.
+    /// Returns since when the remote keeps a content, unless its place has proved bad.
     pub(in crate::sync) fn stored_ms(&self, digest: &Digest) -> Option<u64> {
         self.0.fold.read_recursive().stored_ms(digest)
     }
 
-    /// Calls `told` each time that [`Ledger::applied`] has counted, such as after each commit of another node that
-    /// moved something, on the thread that did it and without any lock. It must not block.
+    /// Calls `told` each time that the count of [`Ledger::applied`] grows, for example after each
+    /// commit of another node that moved something. The call is made on the thread that caused it,
+    /// with no lock held. It must not block.
     pub fn subscribe(&self, told: Subscriber) {
         self.0.listeners.add(told);
     }
 
-    /// Counts how often what the kernel remembers of any name came into doubt: commits of other nodes that
-    /// moved something, contents that proved lost, and each time that names are not vouched for any more.
-    /// A caller that reads the namespace first and this then has what is counted in what was read.
+    /// Counts how often the kernel's memory of names came into doubt: through commits of other
+    /// nodes that moved something, through contents that proved lost, and each time that names are
+    /// no longer vouched for. A caller that reads the namespace first and this count second has
+    /// every counted change in what it read.
     pub fn applied(&self) -> u64 {
         self.0.listeners.applied()
     }
 
-    /// Counts what was brought into the namespace: the records of this node and what [`Ledger::applied`] counts. A reader
-    /// of the namespace that sees the same count before and after has missed nothing.
+    /// Counts what was brought into the namespace: the records of this node, and what
+    /// [`Ledger::applied`] counts. A reader that sees the same count before and after reading has
+    /// missed nothing.
     pub fn changes(&self) -> u64 {
         self.0.listeners.changes()
     }
 
-    /// Reports whether something has moved of which the subscribers were not told yet.
+    /// Reports whether something has moved and the subscribers have not been called for it yet.
     pub fn is_telling(&self) -> bool {
         self.0.listeners.is_telling()
     }
 
-    /// Brings into doubt what the kernel remembers of names.
+    /// Makes the kernel doubt the names that it remembers.
     pub(in crate::sync) fn doubt_names(&self) {
         let count = self.0.listeners.count();
         self.0.listeners.tell(Moved { count, paths: Some(&[]) });
     }
 
-    /// Counts how often a purge asked whether the bytes of an entry are lost.
+    /// Counts how often a purge checked whether the bytes of an entry are lost.
     #[cfg(test)]
     pub(in crate::sync) fn asked_lost(&self) -> u64 {
         self.0.counts.asked_lost.load(Ordering::Relaxed)
     }
 
-    /// Returns the counts of what went to the store and came from it.
+    /// Returns the counts of what was sent to the store and received from it.
     pub fn traffic(&self) -> &Traffic {
         &self.0.counts.traffic
     }
 
-    /// Returns what may be relied on.
+    /// Returns what this node may rely on.
     pub(in crate::sync) fn reliance(&self) -> &Reliance {
         &self.0.reliance
     }
@@ -279,7 +283,8 @@ impl Ledger {
         self.0.signs.room()
     }
 
-    /// Returns what the first row of commits of this run is called; further ones have the numbers that follow.
+    /// Returns the name of the first sequence of commits of this run; further sequences have the
+    /// numbers that follow.
     pub(super) fn incarnation(&self) -> u64 {
         self.0.identity.incarnation()
     }
@@ -309,12 +314,13 @@ impl Ledger {
         &self.0.clock
     }
 
-    /// Returns the wall time in milliseconds since the Unix epoch, as the store sees it if it is known.
+    /// Returns the wall time in milliseconds since the Unix epoch, by the store's clock if it is
+    /// known.
     pub fn now_ms(&self) -> u64 {
         self.0.reliance.now_ms()
     }
 
-    /// Makes a stamp for the name of an object, later than all that were made before.
+    /// Makes a stamp for the name of an object, later than all earlier ones.
     pub(super) fn name_stamp(&self) -> Stamp {
         let made = self.next_stamp();
         self.0.order.lock().given.name(made)
@@ -331,12 +337,12 @@ impl Ledger {
         self.0.signs.room().records()
     }
 
-    /// Tells when the queue has moved.
+    /// Is notified when the queue has moved.
     pub(super) fn queued(&self) -> &Notify {
         self.0.signs.moved()
     }
 
-    /// Tells up to which record everything is remote.
+    /// Receives up to which record everything is remote.
     pub(super) fn remote_upto(&self) -> watch::Receiver<Seq> {
         self.0.signs.remote_upto()
     }

@@ -1,26 +1,26 @@
-//! How often the follower looks at the log while programs ask.
+//! How often the follower looks at the log while programs make requests.
 //!
-//! Owns the time from one look to the next. Must never be longer than names are vouched for, as far as looks take as long
-//! as they did.
+//! Owns the time from one look to the next. Must never exceed the time for which names are vouched
+//! for, if looks take as long as before.
 
 use std::time::Duration;
 
 use super::freshness::VOUCHED_PART;
 
-/// The longest and the shortest time between two looks.
+/// The shortest and the longest time between two looks.
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(30);
-/// The time between two looks where `freshness` is 0, so that each lookup makes one.
+/// The time between two looks if `freshness` is 0, so that each lookup makes one.
 const POLL_ALWAYS_ASKED: Duration = Duration::from_secs(1);
-/// Where something has moved, more is likely to come, for so long.
+/// After something has moved, more changes are expected for this long.
 const LIVELY_FOR: Duration = Duration::from_secs(5);
-/// More commits than this in one look, or of more nodes in the head: the fleet is large, and looking more often costs all
-/// of it.
+/// If one look brings more commits than this, or the head has commits of more nodes, the fleet is
+/// large, and more frequent looks are expensive for all nodes.
 const FEW_COMMITS: u64 = 2;
 const FEW_PUBLISHERS: usize = 4;
-/// After the store throttled, nothing is looked for sooner than it must for so long.
+/// For this long after the store throttled, looks are only as frequent as they must be.
 const THROTTLED_FOR: Duration = Duration::from_mins(1);
-/// What a look may take longer than those before it.
+/// How much longer a look may take than those before it.
 const SLACK: Duration = Duration::from_millis(10);
 
 /// The pace of one follower.
@@ -30,20 +30,20 @@ pub(super) struct LookPace {
     limit: Duration,
     /// The time that the slowest of the last looks took.
     took: Duration,
-    /// When a look last brought commits, by the monotonic clock, and how many.
+    /// The monotonic time when a look last brought commits, and how many it brought.
     moved: Option<(Duration, u64)>,
     /// When the store last throttled.
     throttled: Option<Duration>,
 }
 
-/// What one look was like.
+/// The figures of one look.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LookFigures {
     pub(super) took: Duration,
     pub(super) commits: u64,
-    /// It listed nothing.
+    /// It needed no list.
     pub(super) by_head: bool,
-    /// Nodes that have committed lately.
+    /// How many nodes have committed recently.
     pub(super) publishers: usize,
     /// The store throttles.
     pub(super) throttled: bool,
@@ -54,7 +54,7 @@ impl LookPace {
         Self { limit, took: Duration::ZERO, moved: None, throttled: None }
     }
 
-    /// Notes a look that has ended at `now`, and returns how long to wait for the next one.
+    /// Notes a look that ended at `now`, and returns how long to wait before the next one.
     pub(super) fn wait(&mut self, now: Duration, look: LookFigures) -> Duration {
         if self.limit.is_zero() {
             return POLL_ALWAYS_ASKED;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn where_something_moves_more_is_looked_for() {
+    fn a_log_that_moves_is_looked_at_more_often() {
         let mut pace = LookPace::new(SECOND);
         let period = |wait: Duration| wait + look(0).took;
         assert_eq!(period(pace.wait(SECOND * 10, look(1))), SECOND / 5);

@@ -1,7 +1,9 @@
-//! Missing commits: what is known to have been said in the log, and is not in the namespace.
+//! Missing commits: commits that are known to have been in the log, and whose changes are not in
+//! the namespace.
 //!
-//! Owns what is remembered of them, also over a restart. Must never take one for there before it was folded, or
-//! before everything was made anew from a checkpoint: a node that writes one itself goes by this.
+//! Owns what is remembered of them, also over a restart. Must never treat a commit as present
+//! before it was folded, or before the namespace was rebuilt from a checkpoint: a node that writes
+//! a checkpoint relies on this.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
@@ -12,18 +14,19 @@ use super::chains::Incarnation;
 use crate::namespace::Commit;
 use crate::stamp::Stamp;
 
-/// Missing commits that are remembered one by one; of more it is only known that there are some.
+/// The most missing commits that are remembered one by one; of further ones only the fact is
+/// remembered.
 const MISSING_MAX: usize = 1024;
 
 /// The commits that are missing.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Missing {
-    /// In the log, and cannot be used: damaged, or of a newer version.
+    /// In the log, and unusable: damaged, or of a newer version.
     unusable: BTreeSet<Stamp>,
-    /// Not in the log when one that follows them was folded.
+    /// Not in the log when a later commit of their run was folded.
     absent: BTreeSet<(Incarnation, u64)>,
-    /// There may be others, of which nothing can be told: too many, gone from the log before they could be used, or
-    /// in a checkpoint that could not be.
+    /// Whether there may be others of which nothing is known: too many, deleted from the log before
+    /// they could be used, or in a checkpoint that could not be used.
     others: bool,
 }
 
@@ -33,25 +36,26 @@ impl Missing {
         self.unusable.is_empty() && self.absent.is_empty() && !self.others
     }
 
-    /// Returns those that are in the log and could not be used.
+    /// Returns those that are in the log and unusable.
     pub(super) fn unusable(&self) -> impl Iterator<Item = Stamp> {
         self.unusable.iter().copied()
     }
 
-    /// Reports whether something is missing of which the log does not tell the name: whether a checkpoint has it
-    /// cannot be seen by the names in that.
+    /// Reports whether a commit is missing whose name is unknown. The names in a checkpoint then do
+    /// not show whether the checkpoint has it.
     pub(super) fn has_nameless(&self) -> bool {
         self.others || !self.absent.is_empty()
     }
 
-    /// Reports whether all of this is missing in `other` too, as far as can be told.
+    /// Reports whether everything that is missing here is missing in `other` too, as far as they
+    /// know.
     pub(super) fn is_within(&self, other: &Self) -> bool {
         self.unusable.is_subset(&other.unusable)
             && self.absent.is_subset(&other.absent)
             && (other.others || !self.others)
     }
 
-    /// Notes a commit of the log that cannot be used.
+    /// Notes a commit of the log that is unusable.
     pub(super) fn note_unusable(&mut self, stamp: Stamp) {
         if self.has_room() {
             self.unusable.insert(stamp);
@@ -60,7 +64,7 @@ impl Missing {
         }
     }
 
-    /// Notes commits of a run that were not there before one that follows them.
+    /// Notes commits of a run that were absent when a later one of the run was folded.
     pub(super) fn note_absent(&mut self, run: Incarnation, sequences: Range<u64>) {
         for sequence in sequences {
             if !self.has_room() {
@@ -71,7 +75,7 @@ impl Missing {
         }
     }
 
-    /// Notes that there may be others of which nothing can be told.
+    /// Notes that there may be others of which nothing is known.
     pub(super) fn note_others(&mut self) {
         self.others = true;
     }
@@ -86,19 +90,20 @@ impl Missing {
         self.absent.remove(&(Incarnation::of(commit), commit.sequence));
     }
 
-    /// Notes what the log has up to `before_ms`; what is named later may be there all the same.
+    /// Notes which commits the log has up to `before_ms`; commits with later names may exist
+    /// although `all` lacks them.
     pub(super) fn listed(&mut self, all: &HashSet<Stamp>, before_ms: u64) {
         let kept = self.unusable.len();
         self.unusable.retain(|stamp| stamp.ms >= before_ms || all.contains(stamp));
         self.others |= self.unusable.len() < kept;
     }
 
-    /// Encodes what is known, for the index.
+    /// Encodes the missing commits, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         postcard::to_stdvec(self).expect("numbers always encode")
     }
 
-    /// Reads what `encode` wrote. If it is anything else, something may be missing.
+    /// Decodes what `encode` wrote. For anything else, assumes that something may be missing.
     pub(super) fn decode(bytes: &[u8]) -> Self {
         postcard::from_bytes(bytes).unwrap_or(Self { others: true, ..Self::default() })
     }
@@ -126,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missing_is_there_when_it_has_come() {
+    fn a_missing_commit_is_no_longer_missing_once_it_came() {
         let mut missing = Missing::default();
         missing.note_absent(Incarnation::of(&commit(1, 0)), 2..4);
         missing.note_unusable(commit(2, 7).stamp);
@@ -141,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_from_the_log_before_it_could_be_used_stays_missing() {
+    fn a_commit_deleted_before_it_could_be_used_stays_missing() {
         let mut missing = Missing::default();
         let (old, young) = (commit(1, 5).stamp, commit(1, 9).stamp);
         missing.note_unusable(old);
@@ -156,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_remembered_is_remembered_as_such() {
+    fn too_many_missing_commits_are_remembered_as_others() {
         let mut missing = Missing::default();
         missing.note_absent(Incarnation::of(&commit(1, 0)), 0..u64::MAX);
         assert_eq!(missing.absent.len(), MISSING_MAX);

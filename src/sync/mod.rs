@@ -1,8 +1,9 @@
-//! Synchronisation: what this node publishes goes out in order, what others publish comes in whole.
+//! Synchronisation: the changes of this node go out in order, and the commits of other nodes come
+//! in whole.
 //!
-//! Owns the ledger (namespace and journal together), publisher, follower and fetcher. Must never make
-//! a program wait for the store beyond its deadline, and never let the namespace show what no commit
-//! and no journal record says.
+//! Owns the ledger (namespace and journal together), publisher, follower and fetcher. Must never
+//! make a program wait for the store beyond its deadline. Must never let the namespace show
+//! anything that is in no commit and no journal record.
 
 mod announcer;
 mod backoff;

@@ -1,47 +1,50 @@
-//! The pace of the log: how long a publisher collects for one commit.
+//! The pace of the log: how long a publisher collects changes for one commit.
 //!
-//! Owns the measure. All nodes read the log, so they count nearly the same and slow down nearly alike, whatever their
-//! number. A node that the store throttles slows down too: it may not even see what the others publish. Must never slow
-//! down a node that has the log for itself and collects for 50 ms or more, nor hold up a drain for longer than a tick of
-//! its wait.
+//! Owns the measurement. All nodes read the log, so all count nearly the same and slow down nearly
+//! alike, however many they are. A node that the store throttles slows down too: it may not even
+//! see what the others publish. Must never slow down a node that is alone in the log and collects
+//! for 50 ms or more. Must never hold up a drain for longer than a tick of its wait.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Commits of all nodes together in a second, beyond which each takes longer.
+/// If all nodes together make more commits per second than this, each of them collects for longer.
 const COMMITS_PER_SEC: f64 = 20.0;
-/// The longest that is collected for; and where the store throttles.
+/// The longest time for collecting; and the longest while the store throttles.
 const DELAY_MAX: Duration = Duration::from_secs(5);
 const THROTTLED_DELAY_MAX: Duration = Duration::from_secs(30);
-/// The store throttles when it refuses more than one request in so many; it may refuse single ones at any time.
+/// The store throttles if it refuses more than one request in this many; it may refuse single
+/// requests at any time.
 const REFUSED_PART: u64 = 20;
-/// By how much the delay grows in a window in which the store throttled, and shrinks at most in the windows after it.
+/// The factor by which the delay grows in a window in which the store throttled, and the factor by
+/// which it shrinks at the most in each of the windows after it.
 const THROTTLED_GROWTH: f64 = 2.0;
 const THROTTLED_SHRINKING: f64 = 0.9;
-/// For so long after the store throttled the delay shrinks slowly: soon it would throttle again.
+/// For this long after the store throttled, the delay shrinks slowly: otherwise the store would
+/// soon throttle again.
 const THROTTLED_FOR: Duration = Duration::from_mins(1);
-/// A delay of zero grows as if it were this.
+/// A delay of zero grows as if it were this long.
 const GROWS_FROM: Duration = Duration::from_millis(10);
-/// How long is counted before the delay is set anew.
+/// How long is counted before the delay is computed again.
 const WINDOW: Duration = Duration::from_secs(2);
 /// The count of a longer window says nothing about the present.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
 
-/// Tells how long is collected for a commit.
+/// Computes how long to collect for a commit.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// The delay with which a few nodes do not disturb each other.
+    /// The delay at which a few nodes do not disturb each other.
     least: Duration,
     state: Mutex<State>,
 }
 
-/// What has been counted since the start.
+/// What was counted since the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct PaceCounts {
     /// Commits of all nodes.
     pub(super) commits: u64,
-    /// Requests of this node, and those of them that the store refused because there were too many.
+    /// Requests of this node, and how many of them the store refused because there were too many.
     pub(super) requests: u64,
     pub(super) refused: u64,
 }
@@ -49,7 +52,7 @@ pub(super) struct PaceCounts {
 #[derive(Debug)]
 struct State {
     delay: Duration,
-    /// When the window began, and what had been counted then.
+    /// When the window began, and the counts at that time.
     began: Duration,
     counts: PaceCounts,
     /// The end of the last window in which the store throttled.
@@ -63,7 +66,7 @@ impl Pace {
         Self { least, state: Mutex::new(state) }
     }
 
-    /// Returns the delay, at a time of the monotonic clock, by what has been counted until then.
+    /// Returns the delay at a time of the monotonic clock, from the counts until then.
     pub(super) fn delay(&self, now: Duration, counts: PaceCounts) -> Duration {
         let mut state = self.state.lock();
         let window = now.saturating_sub(state.began);
@@ -110,8 +113,8 @@ mod tests {
         PaceCounts { commits, ..PaceCounts::default() }
     }
 
-    /// Lets nodes that always have something to say go on for a while; returns commits in the last ten seconds, and
-    /// the last delay.
+    /// Runs nodes that always have changes to publish for a while; returns the commits of the last
+    /// ten seconds, and the last delay.
     fn fleet(nodes: u64, seconds: u64) -> (u64, Duration) {
         let pace: Vec<Pace> = (0..nodes).map(|_| Pace::new(LEAST)).collect();
         let mut due: Vec<u64> = (0..nodes).map(|n| n * 200 / nodes).collect();
@@ -144,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_slows_no_node_down() {
+    fn old_commits_slow_no_node_down() {
         let pace = Pace::new(LEAST);
         assert_eq!(pace.delay(Duration::from_secs(100), commits(0)), LEAST);
         assert_eq!(pace.delay(Duration::from_secs(103), commits(3000)), DELAY_MAX);

@@ -1,7 +1,8 @@
-//! Parcels: what one request brings, in the order in which it was stored.
+//! Parcels: the contents that one request fetches, in the order in which they were stored.
 //!
-//! Owns the order. What was written together was stored together, and is likely to be read together. Must never be taken
-//! for the truth: it is made now and then, and what it names may be gone.
+//! Owns the order. Contents that were written together were stored together, and will probably be
+//! read together. Must never be taken for the truth: it is built only from time to time, and the
+//! objects in it may no longer exist.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use super::ledger::Ledger;
 use crate::digest::Digest;
 use crate::namespace::Site;
 
-/// Parcels that an order has at most: the last ones.
+/// The most parcels in an order: the last ones.
 const PARCELS_MAX: usize = 100_000;
 
 /// An object of the store that holds contents.
@@ -18,12 +19,12 @@ const PARCELS_MAX: usize = 100_000;
 pub(super) enum Parcel {
     /// A pack, by its name.
     Pack(Arc<str>),
-    /// One content of so many bytes.
+    /// One content of this many bytes, stored as an object.
     Object(Digest, u64),
 }
 
 impl Parcel {
-    /// Returns the parcel in which a content lies; `None` where that is a commit.
+    /// Returns the parcel that holds a content; `None` if a commit holds it.
     pub(super) fn of(site: &Site, digest: Digest, size: u64) -> Option<Self> {
         match site {
             Site::Pack { pack, .. } => Some(Self::Pack(Arc::clone(pack))),
@@ -33,15 +34,15 @@ impl Parcel {
     }
 }
 
-/// What a parcel holds of that which is not here.
+/// Those contents of a parcel that are not here.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holds {
     stored_ms: u64,
-    /// Bytes that it takes on the disk.
+    /// The bytes that they take on the disk.
     bytes: u64,
 }
 
-/// Parcels that hold something that was not here, the oldest first.
+/// Parcels that held something that was not here, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     parcels: Vec<(Parcel, u64)>,
@@ -49,7 +50,8 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Goes through all that the store has. Takes up to a second where that are millions.
+    /// Builds the order from everything that the store has. Takes up to a second for millions of
+    /// contents.
     pub(super) fn of(ledger: &Ledger) -> Self {
         let mut all: HashMap<Parcel, Holds> = HashMap::new();
         let mut mark = Some(0);
@@ -77,24 +79,24 @@ impl Order {
         Self::of_parcels(all.map(|(parcel, holds)| (parcel, holds.bytes)).collect())
     }
 
-    /// Makes the order of parcels that are in it, each with the bytes that it takes on the disk.
+    /// Builds the order from its parcels, each with the bytes that it takes on the disk.
     pub(super) fn of_parcels(parcels: Vec<(Parcel, u64)>) -> Self {
         let places = parcels.iter().enumerate().map(|(at, (parcel, _))| (parcel.clone(), at));
         Self { places: places.collect(), parcels }
     }
 
-    /// Returns where a parcel is.
+    /// Returns the position of a parcel.
     pub(super) fn place(&self, parcel: &Parcel) -> Option<usize> {
         self.places.get(parcel).copied()
     }
 
-    /// Returns the parcels from a place on, each with the bytes that it takes on the disk.
+    /// Returns the parcels from a position on, each with the bytes that it takes on the disk.
     pub(super) fn from(&self, place: usize) -> &[(Parcel, u64)] {
         self.parcels.get(place..).unwrap_or_default()
     }
 }
 
-/// Returns the last parcels in their order.
+/// Returns the last parcels, in their order.
 fn last_of(all: HashMap<Parcel, Holds>) -> Vec<(Parcel, Holds)> {
     let mut all: Vec<(Parcel, Holds)> = all.into_iter().collect();
     all.sort_unstable_by(|a, b| (a.1.stored_ms, &a.0).cmp(&(b.1.stored_ms, &b.0)));

@@ -1,7 +1,7 @@
-//! Patience: what may pass is waited out, within the caller's deadline.
+//! Patience: waits out trouble that may pass, within the caller's deadline.
 //!
-//! Owns the one wait between a request that failed and the next. Must never wait for a store that is known not to
-//! answer, nor for an answer that stays as it is.
+//! Owns the only wait between a failed request and its retry. Must never wait for a store that is
+//! known not to answer, nor for an answer that will not change.
 //!
 //! Keeps P8 never-in-the-way.
 
@@ -17,16 +17,17 @@ use crate::remote::{Class, Health, Progress, Remote};
 /// The shortest and the longest wait between two requests that a program waits for.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(100);
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
-/// How often a body is asked for anew that began to come and broke off: its bytes count as progress, and a line
-/// that always breaks would keep the caller for ever.
+/// How often a body is requested again if it began to arrive and broke off: its bytes count as
+/// progress, so a connection that always breaks would keep the caller for ever.
 const BROKEN_MAX: u32 = 4;
 
-/// Reports whether it is worth asking again: the trouble may pass, and the store is there.
+/// Reports whether a retry is worthwhile: the trouble may pass, and the store answers.
 pub(super) fn may_pass(remote: &Remote, error: &Error) -> bool {
     Class::of(error.kind()) == Class::Passing && remote.health() == Health::Up
 }
 
-/// Makes a request until it is answered, the trouble is none that passes, or nothing has moved for `limit`.
+/// Repeats a request until it succeeds, the trouble is of a kind that does not pass, or nothing has
+/// moved for `limit`.
 pub(super) async fn wait_out<T, F>(
     remote: &Remote,
     limit: Duration,

@@ -1,12 +1,12 @@
-//! The publisher: brings what was published here to the remote, in order, in atomic batches.
+//! The publisher: sends the changes of this node to the remote, in order, in atomic batches.
 //!
-//! Owns the sequence numbers of this node's commits. Must never write a commit before the blobs that
-//! it names, nor before the commit that comes before it, and never give up. After a long outage it must not publish as current what was
-//! true before the outage.
+//! Owns the sequence numbers of this node's commits. Must never write a commit before the blobs
+//! that it names, nor before the preceding commit. Must never give up. After a long outage it must
+//! not publish as current what was true before the outage.
 //!
-//! Two tasks make a pipeline: one collects batches and uploads their blobs, the other writes their
-//! commits, one after the other. So the blobs of a batch are uploaded while the commit of the one
-//! before is on its way.
+//! Two tasks form a pipeline: one collects batches and uploads their blobs, the other writes their
+//! commits, one after the other. So the blobs of a batch are uploaded while the commit of the
+//! preceding batch is in flight.
 //!
 //! Keeps P5 in-order.
 
@@ -39,26 +39,29 @@ use crate::remote::{Remote, encode_commit, keys};
 use crate::stamp::Stamp;
 use crate::task;
 
-/// The most batches whose blobs are uploaded and whose commits wait for their turn.
+/// The most batches whose blobs are uploaded and whose commits wait to be written.
 const UPLOADED_MAX: usize = 1;
-/// A commit that took longer than this from its stamp to the store's answer is written again under a
-/// new stamp: followers look back only so far.
+/// A commit that took longer than this from its stamp to the store's answer is written again under
+/// a new stamp: followers look back only this far.
 const RESTAMP_AFTER: Duration = Duration::from_secs(20);
-/// How often a commit is written again for that; after that a wide list finds it.
+/// How often a commit is written again for this reason. After that, a wide list finds it.
 const RESTAMPS_MAX: u32 = 3;
-/// The shortest and the longest wait before a commit is tried again.
+/// The shortest and the longest wait before a commit is retried.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(15);
-/// How often to check whether there is enough for a batch, as a part of the delay.
+/// How often per delay to check whether there is enough for a batch.
 const TICKS_PER_DELAY: u32 = 20;
-/// The longest tick: so long a drain can go unnoticed.
+/// The longest tick: a drain may stay unnoticed for this long.
 const TICK_MAX: Duration = Duration::from_millis(250);
-/// The least time from the last commit to one that is not collected for the whole delay, where other nodes write the same:
-/// they agree about batches, so small ones make more copies.
+/// Where other nodes write the same contents, a commit is collected for the whole delay unless the
+/// last commit is at least this old. The nodes agree about batches, so smaller batches make more
+/// copies.
 const MET_APART: Duration = Duration::from_secs(1);
-/// After this long without a commit, or half of the age if that is sooner, the next one begins a run of its own.
+/// After this long without a commit, or half of the age if that is shorter, the next commit begins
+/// a new run.
 const SILENT_MAX: Duration = Duration::from_hours(24);
-/// How long a drain, and the end of a claim, wait for commits to be announced that are remote.
+/// How long a drain waits until its remote commits are announced, and how long the end of a claim
+/// waits for that.
 const DRAIN_ANNOUNCED_MAX: Duration = Duration::from_secs(3);
 const ANNOUNCED_MAX: Duration = Duration::from_secs(1);
 /// How often a drain reports its progress.
@@ -67,15 +70,16 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 /// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct DrainReport {
-    /// Everything that was published before the drain is remote; not where the store refuses some of it.
+    /// Whether everything that was published before the drain is remote. False if the store refuses
+    /// some of it.
     pub complete: bool,
-    /// What is not yet remote, published before or since.
+    /// What is not yet remote, whether it was published before the drain or since.
     pub left: Pending,
     /// How long it took, in milliseconds.
     pub elapsed_ms: u64,
 }
 
-/// Brings changes to the remote; cheap to clone.
+/// Sends changes to the remote; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Publisher(Arc<Inner>);
 
@@ -92,14 +96,14 @@ struct Inner {
     run: Mutex<CommitSequence>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
-    /// Drains in progress; batches are not delayed meanwhile.
+    /// Drains in progress; batches are not delayed while there are any.
     hurried: AtomicUsize,
 }
 
 /// A sequence of commits without gaps.
 #[derive(Debug, Clone, Copy)]
 struct CommitSequence {
-    /// The first one of a process is a random number, and each further one the next.
+    /// The first sequence of a process has a random number, and each further one the next number.
     incarnation: u64,
     /// The number of the next commit.
     sequence: u64,
@@ -112,8 +116,8 @@ impl CommitSequence {
 }
 
 impl Publisher {
-    /// Makes a publisher that does nothing until it is started. Collects for up to `delay`, longer while the log is
-    /// busy, or until there are `pack_bytes` bytes for packs.
+    /// Makes a publisher that does nothing until it is started. It collects for up to `delay`, or
+    /// longer while the log is busy, or until there are `pack_bytes` bytes for packs.
     pub fn new(
         ledger: Ledger,
         remote: &Remote,
@@ -143,7 +147,7 @@ impl Publisher {
         }))
     }
 
-    /// Starts its tasks. Aborting them at any point loses nothing.
+    /// Starts the tasks of the publisher. Aborting them at any point loses nothing.
     pub fn start(&self, runtime: &Handle) -> Vec<JoinHandle<()>> {
         let (sender, mut uploaded) = mpsc::channel(UPLOADED_MAX);
         let (one, two) = (self.clone(), self.clone());
@@ -169,7 +173,7 @@ impl Publisher {
         self.drain_with(limit, |_| ()).await
     }
 
-    /// As [`Publisher::drain`]; calls `progress` now and then.
+    /// As [`Publisher::drain`]; calls `progress` periodically.
     pub async fn drain_with(
         &self,
         limit: Duration,
@@ -192,7 +196,7 @@ impl Publisher {
         let left = (began + limit).saturating_sub(ledger.clock().mono());
         self.0.announcer.settled(left.min(DRAIN_ANNOUNCED_MAX)).await;
         let complete = *upto.borrow() >= target && ledger.aside().contents == 0;
-        // Saves the next start the work. It repeats what fails here.
+        // Saves work for the next start, which repeats whatever fails here.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
         DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
@@ -203,7 +207,7 @@ impl Publisher {
         self.0.uploader.is_throttled()
     }
 
-    /// Waits until there is a batch worth taking.
+    /// Waits until a batch is worth taking.
     async fn ripe(&self) {
         let inner = &self.0;
         loop {
@@ -224,7 +228,8 @@ impl Publisher {
         let now = inner.ledger.clock().mono();
         let delay = inner.pace.delay(now, counts);
         let ticks = ticks_of(delay);
-        // A commit goes as soon as nothing more comes, if that makes no more commits than a whole delay for each.
+        // A commit is made as soon as no more changes arrive, unless this makes more commits than
+        // one per delay.
         let apart = if inner.claims.has_met() { delay.max(MET_APART) } else { delay };
         let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= apart);
         let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
@@ -244,7 +249,8 @@ impl Publisher {
         }
     }
 
-    /// Takes the next batch, if there is one, and uploads of its blobs what no other node has uploaded, or is about to.
+    /// Takes the next batch, if there is one, and uploads those of its blobs that no other node has
+    /// uploaded or is about to upload.
     async fn agree_and_upload(&self) -> Option<Uploaded> {
         let inner = &self.0;
         let mut batch = inner.ledger.take()?;
@@ -292,25 +298,25 @@ impl Publisher {
             );
         }
         {
-            // A task that makes the namespace anew reads first what has landed.
+            // A task that rebuilds the namespace first reads what has landed.
             let _landing = ledger.landing().await;
             ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
         }
         self.0.uploader.landed(landed.into_iter());
         if let Some(claim) = claim {
-            // Others look at the head of the log when the claim is gone.
+            // Other nodes look at the head of the log when the claim is gone.
             self.0.announcer.settled(ANNOUNCED_MAX).await;
             self.0.claims.end(claim).await;
         }
     }
 
-    /// Announces what was committed without the task that does so.
+    /// Announces the commits that were made, without the task.
     #[cfg(test)]
     pub(super) async fn announce_all(&self) {
         self.0.announcer.announce_all().await;
     }
 
-    /// Returns when the store's time is known, by which stamps are judged.
+    /// Returns when the store's time is known. Stamps are judged by that time.
     async fn know_time(&self, uploaded: &Uploaded) {
         if uploaded.batch.changes.is_empty() {
             return;
@@ -321,7 +327,7 @@ impl Publisher {
         }
     }
 
-    /// Brings up to date what waited too long: stamps, and what lies in the store.
+    /// Renews what has waited too long: stamps, and the contents that the batch relies on.
     async fn renew(&self, mut uploaded: Uploaded, stamped: &mut bool) -> Uploaded {
         let Inner { ledger, uploader, .. } = &*self.0;
         if ledger.has_late(&uploaded.batch) || (!*stamped && ledger.is_late(&uploaded.batch)) {
@@ -330,7 +336,7 @@ impl Publisher {
             *stamped = true;
         }
         if uploader.is_old(&uploaded) {
-            // Nothing may go on relying on where it was.
+            // Nothing may rely on the old places any more.
             uploader.landed(uploaded.locations.iter().map(|(digest, _)| *digest));
             let claim = uploaded.claim;
             uploaded = self.upload_batch(uploaded.batch).await;
@@ -339,8 +345,8 @@ impl Publisher {
         uploaded
     }
 
-    /// Returns the run that the next commit belongs to: a new one after a long silence, in which others may have
-    /// forgotten the one before.
+    /// Returns the run of the next commit. This is a new run after a long silence: other nodes may
+    /// have forgotten the one before.
     fn run(&self) -> CommitSequence {
         let Inner { ledger, last, run, .. } = &*self.0;
         let half = ledger.reliance().kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
@@ -352,7 +358,7 @@ impl Publisher {
         *run
     }
 
-    /// Makes the commit of a batch; `None` when it has nothing to say.
+    /// Makes the commit of a batch; `None` if it is empty.
     fn commit_of(&self, uploaded: &Uploaded) -> Option<Commit> {
         let Uploaded { batch, packs, blobs, .. } = uploaded;
         if batch.changes.is_empty() && batch.amends.doubts.is_empty() && blobs.is_empty() {
@@ -376,7 +382,7 @@ impl Publisher {
         })
     }
 
-    /// Returns when all that other nodes have published is folded.
+    /// Returns when all changes that other nodes have published are folded.
     async fn catch_up(&self) {
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         while !self.0.follower.list().await {
@@ -384,8 +390,9 @@ impl Publisher {
         }
     }
 
-    /// Puts a commit into the log, under new names if it takes long. Adds to `names` every name under which it
-    /// may be there, the last one for certain when it is done.
+    /// Puts a commit into the log, under further names if it takes long. Adds to `names` every name
+    /// under which the commit may be in the log. When this returns, it is there under the last name
+    /// for certain.
     async fn put(
         &self,
         commit: &mut Commit,
@@ -427,7 +434,7 @@ impl Publisher {
                     }
                     Err(error) => self.0.uploader.again(&error, &mut backoff).await,
                 }
-                // No node needs this name: it would come too late for those that list now.
+                // No node needs this name: it arrived too late for nodes that list now.
                 if clock.mono().saturating_sub(stamped) > RESTAMP_AFTER {
                     break;
                 }
@@ -436,16 +443,17 @@ impl Publisher {
     }
 }
 
-/// The outcome of putting a commit.
+/// The outcome of writing a commit.
 enum CommitPut {
     Done,
-    /// It took so long that its content must be checked again.
+    /// It took so long that its contents must be checked again.
     Old,
-    /// No reader would accept it: a fault in hearthfs.
+    /// No reader would accept it: a bug in hearthfs.
     Refused,
 }
 
-/// Names of one commit that are remembered as ours; others are read back, which is harmless.
+/// The most names of one commit that are remembered as ours; commits under other names are read
+/// back, which is harmless.
 const NAMES_MAX: usize = 64;
 
 impl Inner {
@@ -454,7 +462,7 @@ impl Inner {
     }
 }
 
-/// Makes the publisher hurry as long as it lives.
+/// Makes the publisher hurry while it exists.
 struct Hurry<'a>(&'a Inner);
 
 impl<'a> Hurry<'a> {
@@ -476,8 +484,8 @@ fn ticks_of(delay: Duration) -> u32 {
     u32::try_from(least).unwrap_or(u32::MAX).max(TICKS_PER_DELAY)
 }
 
-/// Encodes a commit. Changes that no reader would accept are left out, with an error in the log: they would hold up
-/// everything behind them.
+/// Encodes a commit. Changes that no reader would accept are left out, with an error in the log:
+/// otherwise they would hold up everything behind them.
 async fn encode(commit: &mut Commit) -> Option<Bytes> {
     let try_once = async |commit: &Commit| -> Result<Bytes> {
         let copy = commit.clone();
@@ -507,7 +515,7 @@ async fn encode(commit: &mut Commit) -> Option<Bytes> {
     }
 }
 
-/// Returns where the blobs lie that are in the commit itself.
+/// Returns the locations of the blobs that are inline in the commit.
 fn inline_locations(commit: &Commit) -> Vec<(Digest, Location)> {
     let name: Arc<str> = Arc::from(keys::commit_name(&commit.stamp));
     let inline = commit.blobs.iter().filter(|blob| matches!(blob.place, BlobPlace::Inline(_)));

@@ -6,15 +6,16 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 
-/// At most one WARN in this time.
+/// At most one warning is logged in this time.
 const WARN_EVERY: Duration = Duration::from_mins(1);
 
-/// Decides whether a fault is told again.
+/// Decides whether a fault is logged again.
 #[derive(Debug, Default)]
 pub(super) struct Quiet(Mutex<(Option<Duration>, u64)>);
 
 impl Quiet {
-    /// Returns how often the fault was not told since it was told last, if it is to be told now.
+    /// Returns `None` if the fault must not be logged now. Otherwise returns how often it was
+    /// suppressed since it was logged last.
     pub(super) fn tell(&self, clock: &Clock) -> Option<u64> {
         let now = clock.mono();
         let mut state = self.0.lock();
@@ -32,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_told_once_a_minute_with_a_count() {
+    fn a_fault_is_logged_once_a_minute_with_a_count() {
         let (clock, quiet) = (Clock::manual(0), Quiet::default());
         assert_eq!(quiet.tell(&clock), Some(0));
         assert_eq!((quiet.tell(&clock), quiet.tell(&clock)), (None, None));

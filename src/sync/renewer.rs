@@ -1,7 +1,8 @@
-//! The renewer: what is used after half its age is stored again before it expires.
+//! The renewer: stores contents again before they expire, if they are used after half their age.
 //!
-//! Owns what waits for that, and when it is due. Must never renew what has expired, what was not opened, or
-//! what another node has renewed meanwhile; and never hurry: no caller waits for what it does.
+//! Owns what waits to be renewed, and when it is due. Must never renew what has expired, what was
+//! not opened, or what another node has renewed meanwhile. Must never hurry: no caller waits for a
+//! renewal.
 //!
 //! Keeps P11 expiry.
 
@@ -22,20 +23,21 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::task;
 
-/// Contents that wait to be renewed; the next open of what finds no room asks again.
+/// The most contents that wait to be renewed. If there is no room for one, its next open tries
+/// again.
 const WAITING_MAX: usize = 10_000;
-/// Contents that are renewed together.
+/// The most contents that are renewed together.
 const TOGETHER_MAX: usize = 1024;
-/// The most bytes that are renewed together, more only for one that is larger: they are kept from eviction
-/// meanwhile.
+/// The most bytes that are renewed together, unless a single content is larger: they are kept from
+/// eviction meanwhile.
 const TOGETHER_BYTES_MAX: u64 = 64 << 20;
-/// How long the look at what other nodes have done may take.
+/// How long the check for the changes of other nodes may take.
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// The shortest and the longest wait for those that are on their way, and after a look that failed.
+/// The shortest and the longest wait for renewals in flight, and after a check that failed.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_mins(1);
 
-/// Stores again what is used; cheap to clone.
+/// Stores used contents again; cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Renewer(Arc<Inner>);
 
@@ -58,7 +60,8 @@ struct WaitingRenewals {
 }
 
 impl Renewer {
-    /// Makes a renewer that does nothing until it is started, and nothing at all unless `on`.
+    /// Makes a renewer that does nothing until it is started, and never does anything unless `on`
+    /// is set.
     pub(super) fn new(ledger: Ledger, fetcher: Fetcher, freshness: Freshness, on: bool) -> Self {
         let (waiting, wake) = (Mutex::default(), Notify::new());
         Self(Arc::new(Inner { ledger, fetcher, freshness, on, waiting, wake }))
@@ -81,7 +84,7 @@ impl Renewer {
         }
     }
 
-    /// Starts renewing. Aborting it loses nothing: the next open asks again.
+    /// Starts renewing. Aborting it loses nothing: the next open queues the content again.
     pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
         let this = self.clone();
         task::spawn(runtime, "renew", async move {
@@ -103,15 +106,15 @@ impl Renewer {
         })
     }
 
-    /// Renews what is due, some of it. Returns false when it has to be tried again later.
+    /// Renews some of what is due. Returns false if it must be retried later.
     pub(super) async fn renew(&self) -> bool {
         let inner = &self.0;
         if inner.ledger.is_renewing() {
             return false;
         }
-        // Another node may have renewed it, or put something else in its place.
+        // Another node may have renewed it, or replaced the file's content.
         if !inner.freshness.wait_fresh(LOOK_MAX).await {
-            // What expires meanwhile is nothing to wait for.
+            // A content that expires meanwhile need not wait any more.
             inner.waiting.lock().retain(|digest, _| inner.is_due(digest));
             return false;
         }
@@ -123,12 +126,12 @@ impl Renewer {
             match inner.fetcher.fetch(digest, size).await {
                 Ok(()) => ready.push((digest, size)),
                 Err(error) => {
-                    tracing::debug!(%digest, error = %error.chain(), "cannot be renewed");
+                    tracing::debug!(%digest, error = %error.chain(), "a content cannot be renewed");
                 }
             }
         }
         if !ready.is_empty() {
-            tracing::debug!(contents = ready.len(), "stored again, because they are used");
+            tracing::debug!(contents = ready.len(), "stored contents again that are used");
             inner.ledger.store_again(&ready);
         }
         true
@@ -146,8 +149,8 @@ impl Inner {
         self.is_due(digest) && self.ledger.read(|fold| fold.uses(digest))
     }
 
-    /// Spreads the nodes over some time, each content in another order, so that one comes first and the
-    /// others see what it has done.
+    /// Spreads the nodes over some time, for each content in another order, so that one node is
+    /// first and the others see its renewal.
     fn jitter(&self, digest: &Digest) -> Duration {
         let mut text = digest.as_bytes().to_vec();
         text.extend_from_slice(&self.ledger.node().0.to_le_bytes());
@@ -160,7 +163,7 @@ impl Inner {
         self.waiting.lock().values().map(|waiting| waiting.due).min()
     }
 
-    /// Takes what is due, within the limits.
+    /// Takes contents that are due, within the limits.
     fn take_due(&self) -> Vec<(Digest, u64)> {
         let now = self.ledger.clock().mono();
         let mut waiting = self.waiting.lock();

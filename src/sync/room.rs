@@ -1,8 +1,9 @@
-//! Room: whether new data may come in, and the wait until it may.
+//! Room: whether new data may be stored, and the wait until it may.
 //!
-//! Owns the one decision about a full tier, a full backlog and a full disk, and the callers that wait for it. Must never
-//! be waited for with a lock held, and never keep a writer waiting for what cannot come: a store that is
-//! known to be down, or a file that is larger than the tier.
+//! Owns the only decision about a full tier, a full backlog and a full disk, and the callers that
+//! wait for room. Must never be waited for with a lock held. Must never keep a writer waiting for
+//! room that cannot come: while the store is known to be down, or for a file that is larger than
+//! the tier.
 //!
 //! Keeps P13 bounded.
 
@@ -21,28 +22,30 @@ use crate::error::{Error, Kind, Result};
 use crate::local::Blobs;
 use crate::remote::{Health, Remote};
 
-/// Records that may wait for the store before new writers are asked to wait.
+/// How many records may wait for the store before new writers must wait.
 pub const PENDING_RECORDS_MAX: u64 = 200_000;
-/// Bytes of content that may wait for the store before new writers are asked to wait; the size of
-/// the local tier is a limit of its own, and usually the smaller one.
+/// How many bytes of content may wait for the store before new writers must wait. The size of the
+/// local tier is a separate limit, and usually the smaller one.
 pub const PENDING_BYTES_MAX: u64 = 1 << 40;
-/// How long a writer waits for room where nothing else is said.
+/// The default for how long a writer waits for room.
 pub const FULL_WAIT: Duration = Duration::from_mins(1);
-/// Writers that wait at once; further ones are refused at once.
+/// How many writers may wait at the same time; further ones are refused at once.
 const WAITERS_MAX: usize = 16_384;
-/// How long a reader waits. A caller that asks for what is not here has a deadline of its own.
+/// How long a reader waits for room. A caller that requests a content which is not here has its own
+/// deadline.
 const READER_WAIT: Duration = Duration::from_secs(5);
-/// How often a waiting writer looks by itself: no notification comes from readers that close, or from a store that
-/// stops answering.
+/// How often a waiting writer checks by itself: there is no notification when a reader closes a
+/// file, or when the store stops answering.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How many looks in a row a writer waits while nothing is on its way to the store. Then only processes
-/// with open files can make room, and they need not.
+/// How many checks in a row a writer makes while nothing is in flight to the store. Then only
+/// processes with open files can make room, and perhaps they never do.
 const IDLE_LOOKS_MAX: u32 = 50;
 /// A store counts as down after this long without an answer: one failed request is no reason to refuse.
 const DOWN_AFTER_MS: u64 = 1_000;
-/// An episode of waiting ends when there was no waiter for this long.
+/// An episode of waiting ends when no writer has waited for this long.
 const EPISODE_GAP: Duration = Duration::from_secs(10);
-/// The part of the tier that may be unsaved before uploads are no longer gathered.
+/// The fraction of the tier that may be unsaved. Above it, uploads are no longer delayed to gather
+/// more changes.
 const UNSAVED_PART: u64 = 2;
 
 /// What a writer wants to do.
@@ -50,20 +53,21 @@ const UNSAVED_PART: u64 = 2;
 pub enum Demand {
     /// Begin a file.
     Begin,
-    /// Publish a closed file of so many bytes, which the disk holds already.
+    /// Publish a closed file of this many bytes, which the disk holds already.
     Close(u64),
-    /// Keep so many bytes that were fetched. A reader waits, which must not wait for writers to be done.
+    /// Keep this many fetched bytes. A reader waits for them, and must not have to wait for writers
+    /// to finish.
     Keep(u64),
 }
 
-/// That writers are slowed, and why.
+/// Whether writers are slowed, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slowed {
     /// Writers that wait at this moment.
     pub writers: u64,
-    /// For how long now and then a writer has waited.
+    /// For how long writers have had to wait, with short gaps.
     pub since: Duration,
-    /// What stands in the way.
+    /// The cause.
     pub why: String,
 }
 
@@ -77,18 +81,18 @@ struct Inner {
     remote: Option<Remote>,
     clock: Clock,
     patience: Duration,
-    /// What is not yet remote, as the ledger has noted it.
+    /// Changes that are not yet remote, as the ledger has noted them.
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Told when something has become remote, or evictable.
+    /// Notified when something has become remote or evictable.
     moved: Notify,
-    /// Told when the first writer begins to wait.
+    /// Notified when the first writer begins to wait.
     pressed: Notify,
-    /// Counts what [`Inner::moved`] tells.
+    /// Counts the notifications of [`Inner::moved`].
     progress: AtomicU64,
-    /// A writer's wait has expired, and nothing has moved since.
+    /// A writer's wait has timed out, and nothing has moved since.
     stalled: AtomicBool,
-    /// Waiting callers that want to publish a closed file or to keep what was fetched. They go before those
+    /// Callers that wait to publish a closed file or to keep fetched bytes. They go before callers
     /// that begin a file: their bytes are here already, or a reader waits.
     ahead: AtomicU64,
     episode: Mutex<Option<Episode>>,
@@ -97,7 +101,7 @@ struct Inner {
     refused: AtomicU64,
 }
 
-/// A time in which writers waited, with gaps shorter than [`EPISODE_GAP`].
+/// A period in which writers waited, with gaps shorter than [`EPISODE_GAP`].
 #[derive(Debug)]
 struct Episode {
     began: Duration,
@@ -105,18 +109,18 @@ struct Episode {
     waiting: usize,
 }
 
-/// What a look at the tier comes to.
+/// The result of a check of the tier.
 enum TierLook {
     Open,
-    /// Something is on its way to the store, which will make room.
+    /// Something is in flight to the store, which will make room.
     Draining,
-    /// Nothing is; only programs that have files open can make room.
+    /// Nothing is in flight; only programs that have files open can make room.
     Idle,
     Hopeless,
 }
 
 impl Room {
-    /// Makes the room of a node whose writers wait for `patience` at most.
+    /// Makes the room of a node whose writers wait at most `patience`.
     pub(super) fn new(
         blobs: Blobs,
         remote: Option<Remote>,
@@ -142,7 +146,7 @@ impl Room {
         }))
     }
 
-    /// Reports whether that can be done at once. May evict, never waits.
+    /// Reports whether the demand can be met at once. May evict, never waits.
     pub fn is_open(&self, demand: Demand) -> bool {
         let inner = &self.0;
         match demand {
@@ -152,25 +156,27 @@ impl Room {
                     && inner.bytes.load(Ordering::Relaxed) < PENDING_BYTES_MAX
                     && inner.blobs.make_room(0)
             }
-            // A file of holes has a size as well, and all of it would be digested.
+            // A sparse file has a size as well, and all of it would be digested.
             Demand::Close(bytes) => inner.blobs.could_hold(bytes) && inner.blobs.make_room(0),
             Demand::Keep(bytes) => inner.blobs.make_room(bytes),
         }
     }
 
-    /// Reports whether a closed file of that size could be kept at all. Its bytes are on the disk already, so
-    /// that refusing it saves nothing that the next upload would not.
+    /// Reports whether a closed file of this size could ever be kept. Its bytes are on the disk
+    /// already, so refusing it frees no more space than the next upload would.
     pub fn admits(&self, bytes: u64) -> bool {
         let blobs = &self.0.blobs;
         blobs.could_hold(bytes) && (blobs.make_room(0) || blobs.fits(bytes))
     }
 
-    /// Waits until that can be done. Nothing is reserved: the first caller goes first. Must not be
-    /// called with a lock held, nor on a thread that answers the kernel. Fetches are not counted as slowed.
+    /// Waits until the demand can be met. Nothing is reserved: the first caller to act gets the
+    /// room. Must not be called with a lock held, nor on a thread that answers the kernel. Fetches
+    /// do not count as slowed.
     ///
     /// # Errors
     ///
-    /// `NoSpace`: at once when the store is down or the file can never fit, else after the node's patience.
+    /// `NoSpace`: at once if the store is down or the file can never fit, otherwise after the
+    /// node's patience.
     pub async fn wait(&self, demand: Demand) -> Result<()> {
         if self.is_open(demand) {
             return Ok(());
@@ -201,7 +207,7 @@ impl Room {
         loop {
             let moved = self.0.moved.notified();
             let mut moved = std::pin::pin!(moved);
-            // Before the look, so that nothing is missed between the two.
+            // Enabled before the check, so that no notification is missed in between.
             moved.as_mut().enable();
             match self.look(demand) {
                 TierLook::Open => return true,
@@ -226,8 +232,9 @@ impl Room {
             if bytes > inner.blobs.usage().limit {
                 return TierLook::Hopeless;
             }
-            // The rest of the tier is held by processes with open files. They wait for each other's
-            // closes, so this one goes ahead: its blob can be uploaded and evicted, its staging file cannot.
+            // Processes with open files hold the rest of the tier. They wait for each other's
+            // closes, so this one goes ahead: its blob can be uploaded and evicted, its staging
+            // file cannot.
             if !draining && inner.blobs.fits(bytes) {
                 return TierLook::Open;
             }
@@ -240,7 +247,7 @@ impl Room {
         }
     }
 
-    /// Reports whether the store is known to take nothing.
+    /// Reports whether the store is known to accept nothing.
     fn is_down(&self) -> bool {
         self.0.remote.as_ref().is_some_and(|remote| {
             let down_for = |since_ms| self.0.clock.wall_ms().saturating_sub(since_ms);
@@ -250,7 +257,7 @@ impl Room {
         })
     }
 
-    /// Counts a writer that begins to wait; `None` when too many do.
+    /// Counts a writer that begins to wait; `None` if too many wait already.
     fn enter(&self) -> Option<RoomWaiter<'_>> {
         let (now, why) = (self.0.clock.mono(), self.why());
         let fresh = {
@@ -288,7 +295,7 @@ impl Room {
         Error::new(Kind::NoSpace, format!("no room for new data: {why}"))
     }
 
-    /// Says what stands in the way.
+    /// Returns the cause, as text.
     fn why(&self) -> String {
         let usage = self.0.blobs.usage();
         let human = |bytes| ByteSize(bytes).human();
@@ -307,7 +314,7 @@ impl Room {
         }
     }
 
-    /// Tells whether and why writers are slowed, for people.
+    /// Returns whether and why writers are slowed, for people.
     pub fn slowed(&self) -> Option<Slowed> {
         let now = self.0.clock.mono();
         let (writers, since) = {
@@ -321,12 +328,12 @@ impl Room {
         Some(Slowed { writers, since, why: self.why() })
     }
 
-    /// Counts the writers that had to wait, and those that were refused.
+    /// Returns how many writers had to wait, and how many were refused.
     pub fn counts(&self) -> (u64, u64) {
         (self.0.slowed.load(Ordering::Relaxed), self.0.refused.load(Ordering::Relaxed))
     }
 
-    /// Reports whether what is unsaved should go to the store at once, without being gathered.
+    /// Reports whether unsaved content should go to the store at once, without gathering more.
     pub(super) fn is_pressed(&self) -> bool {
         if self.0.episode.lock().as_ref().is_some_and(|episode| episode.waiting > 0) {
             return true;
@@ -335,12 +342,12 @@ impl Room {
         usage.unsaved_bytes > usage.limit / UNSAVED_PART
     }
 
-    /// Tells when a writer begins to wait.
+    /// Returns when a writer begins to wait.
     pub(super) fn pressed(&self) -> impl Future<Output = ()> + '_ {
         self.0.pressed.notified()
     }
 
-    /// Notes what is not yet remote.
+    /// Notes how much is not yet remote.
     pub(super) fn note_pending(&self, records: u64, bytes: u64) {
         self.0.records.store(records, Ordering::Relaxed);
         self.0.bytes.store(bytes, Ordering::Relaxed);
@@ -351,7 +358,7 @@ impl Room {
         self.0.records.load(Ordering::Relaxed)
     }
 
-    /// Wakes waiting callers, because something has become remote or may be evicted now.
+    /// Wakes waiting callers, because something has become remote or evictable.
     pub(super) fn note_progress(&self) {
         self.0.progress.fetch_add(1, Ordering::Relaxed);
         self.0.stalled.store(false, Ordering::Relaxed);
@@ -372,7 +379,7 @@ impl Drop for RoomWaiter<'_> {
     }
 }
 
-/// A caller that waits, and goes before those that begin.
+/// A caller that waits and goes before callers that begin a file.
 struct AheadWaiter<'a>(&'a Room);
 
 impl<'a> AheadWaiter<'a> {

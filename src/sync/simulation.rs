@@ -1,9 +1,10 @@
 //! A fleet in virtual time: many nodes that run the real engine over one simulated bucket.
 //!
-//! Owns what the programs of a simulated fleet do, and what is counted. Must never change what the engine does: a node has
-//! the ledger, publisher, follower, fetcher and checkpointer of every other, with files on a real file system. Two things are
-//! left out, the mount and the index. One thread does everything, and all chance but the order in which the runtime wakes tasks
-//! follows from one seed.
+//! Owns what the programs of a simulated fleet do, and the figures that are counted. Must never
+//! change what the engine does: each node has the real ledger, publisher, follower, fetcher and
+//! checkpointer, with files on a real file system. Two parts are left out, the mount and the index.
+//! One thread does everything. All randomness follows from one seed, except the order in which the
+//! runtime wakes tasks.
 
 mod figures;
 mod fleet;

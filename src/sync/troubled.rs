@@ -1,6 +1,7 @@
-//! Objects in trouble: what the store does not give out now, each for itself.
+//! Objects in trouble: what the store does not return now, each object by itself.
 //!
-//! Owns how often such an object is asked for, by all callers together. Must never keep a caller from another object.
+//! Owns how often all callers together request such an object. Must never keep a caller from
+//! another object.
 //!
 //! Keeps P8 never-in-the-way.
 
@@ -13,10 +14,10 @@ use parking_lot::Mutex;
 use super::backoff::Backoff;
 use crate::clock::Clock;
 
-/// Objects that are remembered; what is forgotten is asked for at once.
+/// The most objects that are remembered; a forgotten object is requested at once.
 const TROUBLED_MAX: usize = 1024;
 
-/// What is in trouble, and until when it is left alone.
+/// The objects in trouble, and the end of the back-off of each.
 #[derive(Debug)]
 pub(super) struct Troubled<K> {
     clock: Clock,
@@ -32,24 +33,25 @@ struct One {
     until: Duration,
     /// Counts the waits, from 1.
     round: u64,
-    /// The last time it was asked for, the store throttled.
+    /// Whether the store throttled the last request for it.
     throttled: bool,
 }
 
 impl<K: Eq + Hash> Troubled<K> {
-    /// Remembers nothing yet. An object is left alone for between `min` and `max`, longer each time.
+    /// Makes an empty one. The back-off of an object is between `min` and `max`, and grows each
+    /// time.
     pub(super) fn new(clock: Clock, min: Duration, max: Duration) -> Self {
         Self { clock, min, max, all: Mutex::default() }
     }
 
-    /// Returns how long an object is still left alone.
+    /// Returns how much of an object's back-off is left.
     pub(super) fn left(&self, key: &K) -> Duration {
         let all = self.all.lock();
         all.get(key).map_or(Duration::ZERO, |one| one.until.saturating_sub(self.clock.mono()))
     }
 
-    /// Returns how long to wait for an object, and for which round that is; `None` if no wait is left but the one of
-    /// the round `waited`.
+    /// Returns how long to wait for an object, and the round of that wait. `None` if no wait is
+    /// left, or only the one of the round `waited`, which the caller has made.
     pub(super) fn wait(&self, key: &K, waited: u64) -> Option<(Duration, u64)> {
         let left = self.left(key);
         let all = self.all.lock();
@@ -57,8 +59,8 @@ impl<K: Eq + Hash> Troubled<K> {
         Some((left, one.round))
     }
 
-    /// Takes the turn to ask for an object, after the wait of the round `waited`. The first one to come may ask. The
-    /// others wait until that is known, or for `max`.
+    /// Tries to take the turn to request an object, after the wait of the round `waited`. The first
+    /// caller gets it. The others wait until its outcome is known, or for `max`.
     pub(super) fn turn(&self, key: &K, waited: u64) -> bool {
         let now = self.clock.mono();
         let mut all = self.all.lock();
@@ -70,19 +72,19 @@ impl<K: Eq + Hash> Troubled<K> {
         first
     }
 
-    /// Reports whether an object was asked for before and not given since.
+    /// Reports whether an object was requested and not returned since.
     pub(super) fn knows(&self, key: &K) -> bool {
         self.all.lock().contains_key(key)
     }
 
-    /// Notes that what keeps an object in trouble is that the store throttles, or is not.
+    /// Notes whether the store throttles requests for an object in trouble.
     pub(super) fn note_throttled(&self, key: &K, throttled: bool) {
         if let Some(one) = self.all.lock().get_mut(key) {
             one.throttled = throttled;
         }
     }
 
-    /// Reports whether an object is waited for because the store throttles.
+    /// Reports whether callers wait for an object because the store throttles.
     pub(super) fn is_throttled(&self, key: &K) -> bool {
         self.all.lock().get(key).is_some_and(|one| one.throttled)
     }
@@ -98,7 +100,7 @@ impl<K: Eq + Hash> Troubled<K> {
         all.get(key).map_or(Duration::ZERO, |one| self.clock.mono().saturating_sub(one.since))
     }
 
-    /// Returns the objects for which it is time to be asked for again.
+    /// Returns the objects whose back-off is over.
     pub(super) fn due(&self) -> Vec<K>
     where
         K: Clone,
@@ -108,12 +110,13 @@ impl<K: Eq + Hash> Troubled<K> {
         all.iter().filter(|(_, one)| one.until <= now).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Notes that an object was asked for and not given. Returns whether that is its first trouble.
+    /// Notes that an object was requested and not returned. Returns whether this is its first
+    /// trouble.
     pub(super) fn note(&self, key: K) -> bool {
         let now = self.clock.mono();
         let mut all = self.all.lock();
         if all.len() >= TROUBLED_MAX && !all.contains_key(&key) {
-            // These are not asked for any more.
+            // These are no longer requested.
             all.retain(|_, one| one.until + self.max > now);
             if all.len() >= TROUBLED_MAX {
                 return true;
@@ -129,7 +132,7 @@ impl<K: Eq + Hash> Troubled<K> {
         first
     }
 
-    /// Notes that an object was given.
+    /// Notes that an object was returned.
     pub(super) fn clear(&self, key: &K) {
         let mut all = self.all.lock();
         if !all.is_empty() {
@@ -160,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_those_that_wait_asks_first() {
+    fn one_of_the_waiting_callers_asks_first() {
         let clock = Clock::manual(1_000_000);
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
         let troubled = Troubled::new(clock.clone(), min, max);

@@ -1,7 +1,8 @@
-//! Unpacking: what is in a pack that has come is made local, by several threads.
+//! Unpacking: stores the contents of a pack that has arrived locally, with several threads.
 //!
-//! Owns the order: first what a program waits for, then the packs that a program has asked for, then all others. Must
-//! never let a byte in that is not what its digest says, and never evict for what is not waited for.
+//! Owns the order: first the contents for which a program waits, then the packs that a program has
+//! requested, then all others. Must never store a byte unless it matches its digest. Must never
+//! evict for contents that no caller waits for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,22 +20,23 @@ use crate::namespace::{Location, Site};
 use crate::remote::{PackMember, PackReader, decode_frame};
 use crate::task;
 
-/// Threads that unpack at once, at most. There are no more than the machine has processors.
+/// The most threads that unpack at the same time. There are no more than the machine has
+/// processors.
 const THREADS_MAX: usize = 8;
 
-/// What contents are made local for. Nothing is evicted for the last two.
+/// Why contents are made local. Nothing is evicted for the last two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum For {
     /// A program waits for one of them.
     Program,
-    /// A person has asked for them.
+    /// A person has requested them.
     Person,
-    /// A program may ask for them soon. They leave a part of the tier to writers.
+    /// A program may request them soon. They leave a part of the tier to writers.
     Later,
 }
 
 impl For {
-    /// Reports whether so many bytes may be stored that no program waits for.
+    /// Reports whether this many bytes may be stored for which no program waits.
     pub(super) fn may_store(self, blobs: &Blobs, bytes: u64) -> bool {
         match self {
             Self::Program | Self::Person => blobs.has_room(bytes),
@@ -57,29 +59,30 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct State {
-    /// In the order in which they came.
+    /// In the order in which they arrived.
     jobs: Vec<PackJob>,
     /// Numbers the jobs.
     next: u64,
-    /// Threads at work.
+    /// How many threads are working.
     running: usize,
-    /// What programs wait for, and the channels that tell them.
+    /// The contents for which programs wait, and the channels that notify them.
     wanted: HashMap<Digest, oneshot::Sender<()>>,
 }
 
-/// A pack that has come.
+/// A pack that has arrived.
 #[derive(Debug)]
 struct PackJob {
     number: u64,
     bytes: Bytes,
     whom: For,
-    /// What is not begun, the first one last.
+    /// The members that are not begun, the first one last.
     left: Vec<PackMember>,
-    /// Where in `left` each of these is. One that was taken out of turn is no more in here.
+    /// The position of each of them in `left`. A member that was taken out of turn is no longer in
+    /// here.
     places: HashMap<Digest, usize>,
-    /// What of it programs wait for, or have waited for.
+    /// Those of its contents for which programs wait or have waited.
     urgent: Vec<Digest>,
-    /// Contents that are being stored.
+    /// How many contents are being stored.
     busy: usize,
     damaged: u64,
     failed: Option<Error>,
@@ -123,13 +126,14 @@ impl State {
         }
     }
 
-    /// Takes what is stored next.
+    /// Takes the content to store next.
     fn take(&mut self) -> Option<Piece> {
         let (at, member, wanted) = self.choose()?;
         let job = &mut self.jobs[at];
         job.busy += 1;
         if wanted {
-            // So are the others from now on: they are its neighbours.
+            // The rest of the pack is for a program from now on, too: its members are neighbours of
+            // this one.
             job.whom = For::Program;
         }
         Some(Piece { job: job.number, bytes: job.bytes.clone(), member, whom: job.whom })
@@ -155,7 +159,7 @@ impl State {
         None
     }
 
-    /// Notes what became of a content.
+    /// Notes the outcome of storing a content.
     fn put_back(&mut self, piece: &Piece, stored: Result<MemberStored>) {
         let Some(at) = self.jobs.iter().position(|job| job.number == piece.job) else { return };
         let job = &mut self.jobs[at];
@@ -163,12 +167,12 @@ impl State {
         match stored {
             Ok(MemberStored::Here) => {
                 if let Some(told) = self.wanted.remove(&piece.member.digest) {
-                    // It may have been dropped just now.
+                    // The receiver may have been dropped just now.
                     told.send(()).ok();
                 }
             }
             Ok(MemberStored::Damaged) => job.damaged += 1,
-            // The others need room, too.
+            // There is no room for the others either.
             Ok(MemberStored::NoRoom) => job.places.clear(),
             Err(error) => {
                 job.places.clear();
@@ -192,7 +196,7 @@ impl PackJob {
     }
 }
 
-/// What became of a content.
+/// The outcome of storing a content.
 enum MemberStored {
     Here,
     Damaged,
@@ -200,24 +204,24 @@ enum MemberStored {
 }
 
 impl Unpacker {
-    /// Makes an unpacker that has nothing to do.
+    /// Makes an unpacker that has no work.
     pub(super) fn new(ledger: Ledger, runtime: Handle) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = cores.min(THREADS_MAX);
         Self(Arc::new(Inner { ledger, runtime, threads, state: Mutex::default() }))
     }
 
-    /// Says that a program waits for a content, for as long as what is returned lives.
+    /// Notes that a program waits for a content, while the returned guard exists.
     pub(super) fn want(&self, digest: Digest) -> WantedContent<'_> {
         let (told, stored) = oneshot::channel();
         self.0.state.lock().want(digest, told);
         WantedContent { unpacker: self, digest, stored }
     }
 
-    /// Makes local what files use of a pack, as far as there is room.
+    /// Makes those contents of a pack local that files use, as far as there is room.
     ///
-    /// `Corrupt` when it is no pack, `Invalid` when it is one of a newer version; else what kept a content from being
-    /// stored. What is damaged in it is passed over.
+    /// `Corrupt` if it is no pack, `Invalid` if it is one of a newer version; otherwise the error
+    /// that kept a content from being stored. Damaged contents are skipped.
     pub(super) async fn unpack(&self, name: &Arc<str>, bytes: Bytes, whom: For) -> Result<()> {
         let (ledger, pack) = (self.0.ledger.clone(), Arc::clone(name));
         let opened = bytes.clone();
@@ -277,7 +281,7 @@ impl Unpacker {
     }
 }
 
-/// One of the threads. If it panics, that ends the job that it was at.
+/// One of the threads. A panic ends the job on which it works.
 struct Thread {
     inner: Arc<Inner>,
     at: Option<Piece>,
@@ -290,7 +294,8 @@ impl Thread {
                 let mut state = self.inner.state.lock();
                 self.at = state.take();
                 if self.at.is_none() {
-                    // Under the same lock as the look: a caller that adds work starts a thread if none is left.
+                    // Under the same lock as the check: a caller that adds work starts a thread if
+                    // none is left.
                     state.running -= 1;
                     return;
                 }
@@ -323,7 +328,7 @@ pub(super) struct WantedContent<'a> {
 }
 
 impl WantedContent<'_> {
-    /// Returns when it is stored, and never if it is not.
+    /// Returns when the content is stored, and never if it is not.
     pub(super) async fn stored(&mut self) {
         if (&mut self.stored).await.is_err() {
             futures::future::pending::<()>().await;
@@ -337,7 +342,7 @@ impl Drop for WantedContent<'_> {
     }
 }
 
-/// Returns what files use of a pack that lies there and is not here yet.
+/// Returns the members of a pack that files use and that are not here yet.
 fn in_use(ledger: &Ledger, pack: &Arc<str>, bytes: &Bytes) -> Result<Vec<PackMember>> {
     let reader = PackReader::open(bytes)?;
     let mut members: Vec<PackMember> = ledger.read(|fold| {
@@ -408,7 +413,7 @@ mod tests {
         assert_eq!(first.member.size, 3);
         state.put_back(&first, Ok(MemberStored::Here));
         assert!(stored.try_recv().is_ok(), "it is told at once");
-        // What lies beside it is the program's, too, and all others come last.
+        // Its neighbours in the pack are for the program, too, and all others come last.
         state.jobs.push(job(2, For::Later, &[7]));
         let order: Vec<u32> = std::iter::from_fn(|| {
             let piece = state.take()?;

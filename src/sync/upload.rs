@@ -1,7 +1,7 @@
-//! Uploading what a batch needs before its commit can be written: blobs first, pointer after.
+//! Uploads what a batch needs before its commit can be written: blobs first, pointer after.
 //!
-//! Owns where a blob goes: into the commit, a pack, or an object of its own. Must never upload bytes
-//! that are not those of their digest.
+//! Owns where a blob is stored: in the commit, in a pack, or as a separate object. Must never
+//! upload bytes that do not match their digest.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -26,33 +26,33 @@ use crate::namespace::{BlobAt, BlobPlace, Change, Location, Op, Site};
 use crate::remote::{Health, PackBuilder, Remote, keys};
 use crate::task;
 
-/// Blobs up to this size go into the commit itself ...
+/// Blobs up to this size are stored in the commit itself.
 const INLINE_MAX_BYTES: u64 = 4 << 10;
-/// ... as long as they are not more than this together.
+/// The most bytes of blobs in one commit.
 const INLINE_TOTAL_BYTES: u64 = 128 << 10;
 /// The largest setting for the size of a pack, far below what a pack can hold.
 const PACK_BYTES_SET_MAX: u64 = 32 << 20;
 /// Packs that are built and uploaded at once.
 const PACKS_AT_ONCE: usize = 2;
-/// Blobs that are uploaded at once as objects of their own.
+/// Blobs that are uploaded at once as separate objects.
 const OBJECTS_AT_ONCE: usize = 8;
-/// Packs of earlier commits that one commit refers to; what lies in further ones is stored again.
+/// The most packs of earlier commits that one commit refers to; contents of further packs are stored again.
 const OLD_PACKS_MAX: usize = 256;
-/// How long after it was planned a batch's commit may rely on what was uploaded or is used again for it: what no
-/// commit names may be deleted in the store twice as long after that.
+/// How long after a batch was planned its commit may rely on the objects that were uploaded or
+/// reused for it. The store may delete objects that no commit names twice this long after that.
 const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u64 / 2);
-/// The shortest and the longest wait before an upload is tried again.
+/// The shortest and the longest wait before an upload is retried.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
-/// How often the store refuses a content before it is set aside. It may be a proxy, or a limit that is changed.
+/// How often the store must refuse a content before it is set aside: the cause may be a proxy, or a limit.
 const REFUSALS_MAX: u32 = 5;
-/// The longest wait while the store does not answer. A try costs it nothing then, and may be what finds it up again.
+/// The longest wait while the store does not answer. A retry then costs nothing, and may find the store up again.
 const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// After an outage the uploads of all nodes begin again within this time.
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
-/// How often a blob that cannot be read is tried again: its writer may be about to replace it.
+/// How often reading an unreadable blob is retried: its writer may be about to replace it.
 const LOCAL_TRIES: u32 = 5;
-/// The pause between these.
+/// The pause between these retries.
 const LOCAL_WAIT: Duration = Duration::from_millis(200);
 
 /// A batch whose blobs are in the store.
@@ -62,22 +62,21 @@ pub(super) struct Uploaded {
     /// Names of the packs that `blobs` refer to.
     pub(super) packs: Vec<String>,
     pub(super) blobs: Vec<BlobAt>,
-    /// Where the new blobs lie; those in the commit are not among them.
+    /// The locations of the new blobs, except those in the commit.
     pub(super) locations: Vec<(Digest, Location)>,
     /// The claim under which it was uploaded.
     pub(super) claim: Option<Claim>,
-    /// Since when what it relies on is known to be in the store, by the monotonic clock.
+    /// The monotonic time since when all objects that it relies on are known to be in the store.
     since: Duration,
 }
 
-/// Uploads blobs, for ever if need be.
+/// Uploads blobs, with retries for ever if necessary.
 #[derive(Debug)]
 pub(super) struct Uploader {
     ledger: Ledger,
     remote: Remote,
     pack_bytes: u64,
-    /// Where contents lie whose commits are not written yet: a batch that needs them again goes
-    /// after these commits.
+    /// Locations of contents whose commits are not written yet. A batch that needs them is committed after those.
     flying: Mutex<HashMap<Digest, (Location, Duration)>>,
     quiet: Quiet,
     quiet_lost: Quiet,
@@ -85,7 +84,7 @@ pub(super) struct Uploader {
     throttled: AtomicUsize,
 }
 
-/// What is to be uploaded, and how.
+/// What to upload, and how.
 #[derive(Default)]
 struct UploadPlan {
     since: Duration,
@@ -100,11 +99,11 @@ type Packed = (Digest, u64, u64, u32);
 
 /// What is known of a content before it is uploaded.
 enum Presence {
-    /// It has to be uploaded.
+    /// It must be uploaded.
     Nowhere,
-    /// It lies in a commit that said so.
+    /// It is inline in a commit, which has announced it.
     Said,
-    /// It lies here, and that is known since then.
+    /// It is at this place, and that is known since this time.
     At(Location, Duration),
 }
 
@@ -128,7 +127,7 @@ impl Uploader {
         self.throttled.load(Ordering::Relaxed) > 0
     }
 
-    /// Uploads what the batch needs. Returns only when all of it is in the store, or lost here.
+    /// Uploads what the batch needs. Returns only when all of it is in the store, or is lost here.
     pub(super) async fn upload(self: &Arc<Self>, mut batch: Batch) -> Uploaded {
         let plan = self.plan(&batch);
         let lost = Mutex::new(Vec::new());
@@ -160,7 +159,7 @@ impl Uploader {
         }
         uploaded.add_known(plan.known);
         let mut lost = lost.into_inner();
-        // What was announced before can still be had from there.
+        // Contents that were announced before can still be fetched from there.
         lost.retain(|digest| self.ledger.location(digest).is_none());
         if !lost.is_empty() {
             self.leave_out(&mut batch, &lost);
@@ -172,12 +171,12 @@ impl Uploader {
         Uploaded { batch, packs, blobs, locations, claim: None, since }
     }
 
-    /// Reports whether what a batch relies on was seen in the store too long ago to write its commit.
+    /// Reports whether the objects of a batch were seen in the store too long ago to write its commit.
     pub(super) fn is_old(&self, uploaded: &Uploaded) -> bool {
         self.ledger.clock().mono().saturating_sub(uploaded.since) > RELIED_ON_MAX
     }
 
-    /// Notes that the namespace knows now where the contents of a batch lie.
+    /// Notes that the namespace now knows the locations of a batch's contents.
     pub(super) fn landed(&self, contents: impl Iterator<Item = Digest>) {
         let mut flying = self.flying.lock();
         contents.for_each(|digest| drop(flying.remove(&digest)));
@@ -196,8 +195,8 @@ impl Uploader {
         let mut plan = UploadPlan { since: self.ledger.clock().mono(), ..UploadPlan::default() };
         let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
-        // What is renewed has no other reason to be stored than that it grows old where it is, or keeps a commit there.
-        // Once it is past its age it must not come back.
+        // A renewed content is stored only because it grows old at its place, or keeps a commit
+        // from being deleted. Once it is past its age it must not come back.
         let due = |digest: &Digest| {
             let stored_ms = self.ledger.stored_ms(digest);
             stored_ms.is_some_and(|stored_ms| {
@@ -213,13 +212,13 @@ impl Uploader {
             .map(|(digest, size)| (digest, size, false))
             .chain(renewals.map(|(digest, size)| (digest, size, true)))
         {
-            // It is tried again by itself, and holds up nothing meanwhile.
+            // It is retried separately, and holds up nothing meanwhile.
             if self.ledger.is_aside(&digest) && !batch.amends.repairs.contains(&(digest, size)) {
                 continue;
             }
             match if renew { Presence::Nowhere } else { self.known(&digest) } {
                 Presence::Nowhere => {}
-                // Where it was announced before, nodes that lost it from there can still have it.
+                // Nodes that lost it can still fetch it from where it was announced.
                 Presence::Said => continue,
                 Presence::At(location, since) => {
                     if self.has_room(&mut old_packs, &digest, &location) {
@@ -247,7 +246,7 @@ impl Uploader {
         plan
     }
 
-    /// Returns where a content lies that need not be uploaded.
+    /// Returns where a content is, if it need not be uploaded.
     fn known(&self, digest: &Digest) -> Presence {
         // Its commit comes before ours.
         if let Some((location, since)) = self.flying.lock().get(digest) {
@@ -255,8 +254,8 @@ impl Uploader {
         }
         let Some(location) = self.ledger.location(digest) else { return Presence::Nowhere };
         let here = self.ledger.blobs().contains(digest);
-        // A small content is told again rather than looked for in an old commit, or in one of this node, which it has never
-        // read: no other node can tell it that such a commit is damaged.
+        // A small content is announced again, rather than looked for in an old commit, or in a commit of this node.
+        // This node has never read its own commits, and no other node can report to it that such a commit is damaged.
         let (inline, own) = match &location.site {
             Site::Inline { commit } => {
                 let stamp = keys::commit_stamp(commit);
@@ -271,8 +270,8 @@ impl Uploader {
         if inline { Presence::Said } else { Presence::At(location, self.ledger.clock().mono()) }
     }
 
-    /// Reports whether a commit can name one more content where it lies. What is not here goes without that: it
-    /// was announced before.
+    /// Reports whether a commit can name the place of one more content. A content that is not here
+    /// is not named again: it was announced before.
     fn has_room(
         &self,
         old_packs: &mut HashSet<Arc<str>>,
@@ -286,8 +285,7 @@ impl Uploader {
         old_packs.contains(pack) || !self.ledger.blobs().contains(digest)
     }
 
-    /// Builds a pack and uploads it. One that the store refuses is sent in halves, until it is known which content it
-    /// is.
+    /// Builds a pack and uploads it. A refused pack is sent in halves, until the refused content is known.
     async fn store_pack(
         &self,
         some: Vec<(Digest, u64)>,
@@ -314,12 +312,12 @@ impl Uploader {
         stored
     }
 
-    /// Reports whether the store refuses what it was given, rather than us or this moment.
+    /// Reports whether the store refuses these bytes, and not this node or this moment.
     fn is_refused(&self, error: &Error) -> bool {
         error.kind() == Kind::Invalid && self.remote.unfit().is_none()
     }
 
-    /// Builds a pack and uploads it; the error with which the store refuses it.
+    /// Builds a pack and uploads it. Returns an error only if the store refuses the pack.
     async fn store_one_pack(
         &self,
         some: Vec<(Digest, u64)>,
@@ -350,7 +348,7 @@ impl Uploader {
         }
     }
 
-    /// Uploads one blob as an object of its own.
+    /// Uploads one blob as a separate object.
     async fn store_object(
         &self,
         (digest, size): (Digest, u64),
@@ -370,7 +368,7 @@ impl Uploader {
             };
             match outcome {
                 Ok(()) => return PutOutcome::Object { digest, size, stored_ms },
-                // Our own disk, and not the store.
+                // The fault is on the local disk, not in the store.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
                     self.ledger.blobs().suspect(&digest);
                     tries += 1;
@@ -400,7 +398,7 @@ impl Uploader {
         })
     }
 
-    /// Reads blobs and checks them against their digests; those that stay unreadable are lost.
+    /// Reads blobs and compares them with their digests; blobs that stay unreadable are lost.
     async fn read_all(
         &self,
         some: Vec<(Digest, u64)>,
@@ -439,14 +437,14 @@ impl Uploader {
         all
     }
 
-    /// Reports whether all files that the batch makes of a content were replaced since.
+    /// Reports whether all files to which the batch gives this content were replaced since.
     fn is_unwanted(&self, digest: &Digest, batch: &Batch) -> bool {
         batch.changes.iter().filter(|c| puts(c, digest)).all(|c| self.ledger.is_superseded(c))
     }
 
     /// Leaves out the changes whose content is lost and that were replaced since. The others are
     /// sent without a content: every node hides them, as this one does, until a program writes them
-    /// again. To keep them from the others would leave the nodes with different namespaces.
+    /// again. If other nodes did not get them, the namespaces would differ.
     fn leave_out(&self, batch: &mut Batch, lost: &[Digest]) {
         let mut hidden = 0_u64;
         batch.dropped.extend(lost);
@@ -466,21 +464,21 @@ impl Uploader {
         }
     }
 
-    /// Waits before a request to the store is made again.
+    /// Waits before a request to the store is retried.
     pub(super) async fn again(&self, error: &Error, backoff: &mut Backoff) {
         let down = matches!(self.remote.health(), Health::Down { .. });
         if error.kind() == Kind::TimedOut && !down {
-            // It began in an outage that is over, or was lost alone; and it has taken its time already.
+            // The request began in an outage that is over, or failed alone; and it has taken time already.
             backoff.reset();
         }
         let wait = backoff.wait();
         let wait_ms = wait.as_millis() as u64;
-        // The remote itself reports outages, of which credentials that expired are one.
+        // The remote itself reports outages, including expired credentials.
         let outage = matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) || down;
         let told = if outage { None } else { self.quiet.tell(self.ledger.clock()) };
         if let Some(unsaid) = told {
             let error = error.chain();
-            tracing::warn!(%error, wait_ms, unsaid, "upload failed; it is tried again");
+            tracing::warn!(%error, wait_ms, unsaid, "upload failed; it is retried");
         } else {
             tracing::debug!(error = %error.chain(), wait_ms, "upload failed");
         }
@@ -495,7 +493,7 @@ impl Uploader {
     }
 }
 
-/// Counts one as long as it lives.
+/// Counts one while it exists.
 struct InFlight<'a>(&'a AtomicUsize);
 
 impl<'a> InFlight<'a> {
@@ -511,7 +509,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Collects what a commit says of blobs.
+/// Collects what a commit announces about blobs.
 struct Announcement {
     packs: Vec<String>,
     blobs: Vec<BlobAt>,
@@ -540,7 +538,7 @@ impl Announcement {
         }
     }
 
-    /// Says again where known blobs lie, for nodes that did not see it said.
+    /// Announces again where known blobs are, for nodes that did not see the first announcement.
     fn add_known(&mut self, known: Vec<(Digest, Location)>) {
         let new = self.packs.len();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
@@ -583,7 +581,7 @@ fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<Packed>) {
     (pack.finish(), members)
 }
 
-/// Reads a whole blob; `None` when it is not there or not what its name says.
+/// Reads a whole blob; `None` if it is missing or does not match its digest.
 fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<Option<Vec<u8>>> {
     use std::os::unix::fs::FileExt as _;
     let Some(open) = blobs.open_briefly(digest, size)? else { return Ok(None) };

@@ -1,7 +1,7 @@
-//! Versions: by which hearthfs the other nodes write.
+//! Versions: which hearthfs versions the other nodes run.
 //!
-//! Owns the commit extension that says it, and the count, which is for people. Must never take part in a decision: what a
-//! commit means is said by its format.
+//! Owns the commit extension with the version, and the count, which is for people. Must never take
+//! part in a decision: the format of a commit defines its meaning.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,15 +13,16 @@ use crate::stamp::NodeId;
 
 /// The tag of the extension: the version of the program as text.
 pub(super) const TAG: u16 = 2;
-/// The longest version that is believed.
+/// A longer version is ignored.
 const VERSION_BYTES_MAX: usize = 32;
-/// Nodes that are remembered; with more, the one that was heard of least lately is forgotten.
+/// The most nodes that are remembered; beyond that, the node whose last commit is the oldest is
+/// forgotten.
 const NODES_MAX: usize = 10_000;
-/// A node that has written nothing for so long does not count.
+/// A node that has written nothing for this long does not count.
 const HEARD_FOR_MS: u64 = 24 * 3_600_000;
-/// Versions that are told apart, those of most nodes; the others count together.
+/// How many versions are counted separately, those of most nodes; the others count together.
 const VERSIONS_TOLD_MAX: usize = 16;
-/// What the nodes count as that do not say it, and those of further versions.
+/// The name under which nodes count that do not report a version, and nodes of further versions.
 const UNKNOWN: &str = "unknown";
 const OTHER: &str = "other";
 
@@ -36,12 +37,12 @@ struct Heard {
     ms: u64,
 }
 
-/// Returns what this program writes.
+/// Returns the version of this program, for its commits.
 pub(super) fn own() -> Vec<u8> {
     env!("CARGO_PKG_VERSION").as_bytes().to_vec()
 }
 
-/// Returns by which version a commit was written, if it says so in the form of a version.
+/// Returns the version that wrote a commit, if the commit has one in the form of a version.
 fn of(commit: &Commit) -> Option<&str> {
     let text = std::str::from_utf8(commit.extensions.get(&TAG)?).ok()?;
     let is_one = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '+');
@@ -55,7 +56,7 @@ impl Versions {
         let (node, ms, version) = (commit.node, commit.stamp.ms, of(commit).unwrap_or(UNKNOWN));
         let mut nodes = self.0.lock();
         if let Some(heard) = nodes.get_mut(&node) {
-            // Commits of one node come in their order, but for late ones.
+            // Commits of one node arrive in their order, except late ones.
             if ms >= heard.ms {
                 heard.ms = ms;
                 if *heard.version != *version {

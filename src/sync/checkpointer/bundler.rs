@@ -1,7 +1,8 @@
-//! Bundling: commits of the log that no checkpoint has yet, put together in one object.
+//! Bundling: puts commits of the log that no checkpoint has yet together in one object.
 //!
-//! Owns which commits and which earlier bundles go into one. Needs nothing but the log, so any node can do it, and two at
-//! once do no harm. Must never say that a bundle has a part of the log that was not listed.
+//! Owns which commits and which earlier bundles go into a new bundle. Needs nothing but the log, so
+//! any node can do it, and two bundlers at once do no harm. Must never claim that a bundle has a
+//! part of the log that was not listed.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -21,27 +22,28 @@ use crate::sync::covers::BundleItem;
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
-/// Commits that are read at once.
+/// How many commits are read at once.
 const FETCHES_AT_ONCE: usize = 8;
-/// An earlier bundle is joined if it has at most so many quarters of the bytes: of two that have as many commits, one is a few
-/// bytes larger.
+/// An earlier bundle is joined if its bytes are at most this many quarters of the new ones: if two
+/// bundles have the same number of commits, one is still a few bytes larger.
 const SAME_SIZE_QUARTERS: u64 = 5;
-/// From the list to the upload no more time may pass than this: a clock that is wrong would hide what came meanwhile.
+/// The longest time from the list to the upload: with a wrong clock, the bundle would hide commits
+/// that arrived meanwhile.
 const BUNDLE_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The part of the log that no checkpoint and no bundle has.
+/// The part of the log that is in no checkpoint and no bundle.
 #[derive(Debug)]
 pub(super) struct Tail {
     from_ms: u64,
     upto_ms: u64,
-    /// When it was listed, by the monotonic clock and by the store's.
+    /// When it was listed, by the monotonic clock and by the store's clock.
     began: Duration,
     began_ms: u64,
     items: Vec<(Stamp, LogItem)>,
 }
 
 impl Tail {
-    /// Lists the log from a time on, as far as one bundle can hold it.
+    /// Lists the log from a time on, up to what one bundle can hold.
     pub(super) async fn list(remote: &Remote, clock: &Clock, from_ms: u64) -> Result<Self> {
         let (began, began_ms) = (clock.mono(), remote.now_ms());
         let first = Stamp { ms: from_ms, counter: 0, node: NodeId(0) };
@@ -61,13 +63,13 @@ impl Tail {
         Ok(Self { from_ms, upto_ms: u64::MAX, began, began_ms, items })
     }
 
-    /// Returns the bytes of the commits that were made after a time.
+    /// Returns the bytes of the commits that were made after `ms`.
     pub(super) fn bytes_after(&self, ms: u64) -> u64 {
         self.items.iter().filter(|(stamp, _)| stamp.ms > ms).map(|(_, item)| item.size).sum()
     }
 
-    /// Keeps what has been there for so long that nothing comes before it any more, and fits into a bundle. Returns how
-    /// many commits that are.
+    /// Keeps the commits that are old enough that no earlier one can still appear, and that fit
+    /// into a bundle. Returns how many remain.
     pub(super) fn settle(&mut self) -> usize {
         let mut upto_ms = self.began_ms.saturating_sub(LOOK_BACK_MS);
         let (mut bytes, mut count) = (0, 0);
@@ -84,8 +86,9 @@ impl Tail {
         self.items.len()
     }
 
-    /// Writes a bundle of this and of what comes right before it in bundles that are no larger, so that there are never
-    /// many of them and each commit is written anew a few times. Returns its name.
+    /// Writes a bundle of these commits, together with directly preceding bundles that are not
+    /// larger. So there are never many bundles, and each commit is rewritten only a few times.
+    /// Returns its name.
     pub(super) async fn bundle(
         self,
         remote: &Remote,
@@ -103,7 +106,7 @@ impl Tail {
             if let (true, Ok((next, _)), Some(read_ms)) = (late, &read, read_ms)
                 && next.ms > read_ms
             {
-                // What was read is enough for one.
+                // The commits read so far are enough for a bundle.
                 bundle.upto_ms = next.ms;
                 break;
             }
@@ -137,7 +140,7 @@ impl Tail {
     }
 }
 
-/// Adds a bundle that comes before another.
+/// Adds an earlier bundle to a bundle.
 fn join(bundle: &mut Bundle, earlier: Bundle) {
     if bundle.commits.len() + bundle.lacking.len() + earlier.commits.len() + earlier.lacking.len()
         > BUNDLE_COMMITS_MAX
@@ -153,19 +156,19 @@ fn join(bundle: &mut Bundle, earlier: Bundle) {
     bundle.lacking.dedup();
 }
 
-/// Reads a commit as it lies in the log; without bytes if no node can use it.
+/// Reads a commit as it is in the log; without bytes if no node can use it.
 async fn read(remote: &Remote, stamp: Stamp) -> Result<(Stamp, Option<Bytes>)> {
     let name = keys::commit_name(&stamp);
     let bytes = match remote.get_commit(&name).await {
         Ok(bytes) => bytes,
-        // What a checkpoint has meanwhile may be gone.
+        // A commit that is in a checkpoint meanwhile may be deleted.
         Err(error) if error.kind() == Kind::NotFound => return Err(error),
         Err(error) if Class::of(error.kind()) == Class::Passing => return Err(error),
         Err(_) => return Ok((stamp, None)),
     };
     let copy = bytes.clone();
     let good = task::blocking(move || {
-        // One of a newer format is for nodes that know it.
+        // A commit of a newer format is kept for nodes that know it.
         decode_commit_named(&copy, &stamp).map_or_else(|e| e.kind() == Kind::Invalid, |_| true)
     });
     Ok((stamp, good.await.then_some(bytes)))

@@ -1,6 +1,7 @@
-//! Moving contents from old commits into packs, so that the commits may go.
+//! Moves contents from old commits into packs, so that the commits can be deleted.
 //!
-//! Owns what is moved, and when. Must never move what no file uses. It need not hurry: nothing waits for it.
+//! Owns what is moved, and when. Must never move contents that no file uses. It need not hurry:
+//! nothing waits for it.
 
 use parking_lot::Mutex;
 
@@ -8,7 +9,7 @@ use crate::sync::fetcher::Fetcher;
 use crate::sync::ledger::Ledger;
 use crate::task;
 
-/// Contents that are moved together: one commit says where all of them are.
+/// How many contents are moved together: one commit names the places of all of them.
 const TOGETHER_MAX: usize = 1024;
 
 /// Moves contents.
@@ -16,7 +17,7 @@ const TOGETHER_MAX: usize = 1024;
 pub(super) struct Mover {
     ledger: Ledger,
     fetcher: Fetcher,
-    /// Where it goes on; none while there is nothing to do.
+    /// The mark from which it continues; `None` while there is nothing to do.
     mark: Mutex<Option<u32>>,
 }
 
@@ -25,23 +26,24 @@ impl Mover {
         Self { ledger, fetcher, mark: Mutex::default() }
     }
 
-    /// Has everything looked at, from the beginning if it is not under way.
+    /// Starts examining everything, unless that is already in progress.
     pub(super) fn begin(&self) {
         self.mark.lock().get_or_insert(0);
     }
 
-    /// Moves some contents of commits that were made before a time, with the next commit of this node.
+    /// Moves some contents of commits that were made before `before_ms`, with the next commit of
+    /// this node.
     pub(super) async fn move_some(&self, before_ms: u64) {
         let mut ready = Vec::new();
         while ready.is_empty() {
             let Some(mark) = *self.mark.lock() else { return };
-            // The ones before are on their way.
+            // The contents of the last call are still in flight.
             if self.ledger.is_renewing() {
                 return;
             }
             let ledger = self.ledger.clone();
             let (mut found, next) = task::blocking(move || ledger.inline_in_use(mark)).await;
-            // What is past its age stays a miss.
+            // A content past its age stays a miss.
             found.retain(|one| {
                 one.commit.ms < before_ms && !self.ledger.reliance().is_expired(one.stored_ms)
             });
@@ -52,11 +54,11 @@ impl Mover {
                     Ok(()) => ready.push((one.digest, one.size)),
                     Err(error) => {
                         let digest = one.digest;
-                        tracing::debug!(%digest, error = %error.chain(), "cannot be moved");
+                        tracing::debug!(%digest, error = %error.chain(), "a content cannot be moved");
                     }
                 }
             }
-            // What is moved is not found again, so the rest of a slice is looked at once more.
+            // Moved contents are not found again, so the rest of a slice is examined once more.
             if all || ready.is_empty() {
                 *self.mark.lock() = next;
             }

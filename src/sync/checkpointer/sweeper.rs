@@ -1,7 +1,8 @@
-//! Sweeping: deleting what a settled checkpoint has made needless.
+//! Sweeping: deletes what a settled checkpoint has made needless.
 //!
-//! Owns which commits, bundles and checkpoints go while nodes run, by the rules of `gc`. Must never delete a commit that
-//! a checkpoint from which a node could start does not name, or in which a content lies that is in use.
+//! Owns which commits, bundles and checkpoints are deleted while nodes run, by the rules of `gc`.
+//! Must never delete a commit unless every checkpoint from which a node could start names it. Must
+//! never delete a commit that holds a content in use.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -19,24 +20,24 @@ use crate::sync::ledger::Ledger;
 use crate::sync::times::LOG_GRACE;
 use crate::task;
 
-/// Parts of the log that are swept together; the rest is for the next time.
+/// The most parts of the log that are swept together; the rest is left to the next time.
 const PARTS_MAX: usize = 50;
 
-/// What a checkpoint says of commits.
+/// The commits that a checkpoint contains or needs.
 #[derive(Default)]
 struct CheckpointSpan {
-    /// Those that it has.
+    /// Commits that are folded into it.
     folded: HashSet<Stamp>,
-    /// Those in which contents lie that are in use.
+    /// Commits that hold contents in use.
     used: HashSet<Stamp>,
 }
 
-/// What may go.
+/// The rules for what may be deleted.
 struct SweepRules {
     settled: CheckpointSpan,
-    /// The commits that the latest checkpoint has, if it is another.
+    /// The commits in the latest checkpoint, if that is another one.
     latest: Option<HashSet<Stamp>>,
-    /// The commits in which contents lie that are in use now.
+    /// The commits that hold contents in use now.
     used: HashSet<Stamp>,
 }
 
@@ -48,20 +49,20 @@ impl SweepRules {
     }
 }
 
-/// A checkpoint of this node: its name, and the commits that it has.
+/// A checkpoint of this node: its name, and the commits in it.
 #[derive(Debug)]
 pub(super) struct OwnCheckpoint {
     pub(super) name: String,
     pub(super) commits: Vec<Stamp>,
 }
 
-/// Deletes what is needless after this node has written a checkpoint; returns how many objects that were.
+/// Deletes needless objects after this node has written a checkpoint; returns how many.
 pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: OwnCheckpoint) -> Result<usize> {
     let covers = Covers::list(remote).await?;
     let settled_ms = remote.now_ms().saturating_sub(LOG_GRACE.as_millis() as u64);
     let all = &covers.checkpoints;
     let Some(at) = all.iter().position(|item| item.stored_ms <= settled_ms) else { return Ok(0) };
-    // What is not known may be in use anywhere.
+    // This node does not know everything, and what it does not know may be in use.
     if ledger.is_partial() {
         return Ok(0);
     }
@@ -75,7 +76,7 @@ pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: OwnCheckpoint) 
     let rules = SweepRules { settled, latest, used };
     let floor_ms = floor_ms(&all[at]);
     let mut deleted = sweep_log(remote, floor_ms, &rules).await?;
-    // A node that listed these before they were needless has read them by now.
+    // A node that listed these before they became needless has read them by now.
     let bundles = covers.bundles.iter().filter(|one| {
         let holds = |other: &&crate::sync::covers::BundleItem| {
             other.name != one.name
@@ -91,7 +92,7 @@ pub(super) async fn sweep(ledger: &Ledger, remote: &Remote, own: OwnCheckpoint) 
     Ok(deleted)
 }
 
-/// Deletes the commits that may go, of those that were made before a time.
+/// Deletes those commits that may be deleted, of the ones made before `before_ms`.
 async fn sweep_log(remote: &Remote, before_ms: u64, rules: &SweepRules) -> Result<usize> {
     let (mut after, mut deleted) = (None, 0);
     for _ in 0..PARTS_MAX {
@@ -126,7 +127,7 @@ async fn delete(remote: &Remote, items: &[LogItem]) -> Result<usize> {
     Ok(gone)
 }
 
-/// Returns the commits in which contents lie that this node knows to be in use.
+/// Returns the commits that hold contents which are in use as far as this node knows.
 async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
     let ledger = ledger.clone();
     task::blocking(move || {
@@ -141,7 +142,7 @@ async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
     .await
 }
 
-/// Reads what a checkpoint says of commits.
+/// Reads which commits a checkpoint contains or needs.
 async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<CheckpointSpan> {
     let staging = ledger.staging().clone();
     read_checkpoint(remote, &item.name, move || staging.create(), said).await

@@ -1,12 +1,13 @@
-//! Reading ahead: what was stored together is fetched together.
+//! Reading ahead: contents that were stored together are fetched together.
 //!
-//! A program that has to wait for one parcel is likely to ask for the next ones, so these are fetched while it works on
-//! the first. How many follows from how the last guesses did: twice as many where programs go on in the same order, half
-//! as many where they do not.
+//! A program that waits for one parcel will probably request the next ones, so these are fetched
+//! while it works on the first. How many depends on the last guesses: twice as many if programs
+//! continue in the same order, half as many if they do not.
 //!
-//! Owns what is fetched that no program has asked for, within limits in number and bytes. Must never evict, never take
-//! the part of the tier that is left to writers, and never ask a store that throttles or is down. A request of it that is
-//! under way goes on for a program that wants the same.
+//! Owns fetches that no program has requested, within limits in number and bytes. Must never evict.
+//! Must never take the part of the tier that is left to writers. Must never send requests to a
+//! store that throttles or is down. If a program wants the same object, its request in flight
+//! continues for that program.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -24,43 +25,44 @@ use crate::sync::parcels::{Order, Parcel};
 use crate::sync::unpack::For;
 use crate::task;
 
-/// Parcels that are fetched ahead at once.
+/// The most parcels that are fetched ahead at the same time.
 const AT_ONCE: usize = 8;
-/// Parcels that follow one that a program waits for, at first and at most.
+/// How many parcels are fetched after one that a program waits for: at first, and at most.
 const WINDOW_FIRST: usize = 6;
 const WINDOW_MAX: usize = 16;
-/// Bytes of contents that wait to be fetched ahead, at most.
+/// The most bytes of contents that wait to be fetched ahead.
 const QUEUED_BYTES_MAX: u64 = 128 << 20;
-/// How far back in the order a parcel may lie for which a program goes on in it: those of several nodes lie between
-/// each other.
+/// How far back in the order a parcel may be so that the program still counts as following the
+/// order: parcels of several nodes are interleaved.
 const NEAR: usize = 4;
-/// Parcels that are remembered as fetched.
+/// The most parcels that are remembered as fetched.
 const KNOWN_MAX: NonZeroUsize = NonZeroUsize::new(4096).expect("it is not 0");
-/// An order is made anew when it is as old as that.
+/// An order older than this is built again.
 const ORDER_AGE_MAX: Duration = Duration::from_secs(30);
-/// An order that does not have a parcel is made anew when it is as old as that, and so many times as old as it took to make.
+/// An order that lacks a parcel is built again if it is older than this, and older than this many
+/// times the time that building it took.
 const ORDER_AGE_MIN: Duration = Duration::from_secs(2);
 const ORDER_COST: u32 = 50;
-/// For how long nothing is fetched ahead after a request that failed.
+/// How long nothing is fetched ahead after a failed request.
 const REST: Duration = Duration::from_secs(10);
 
-/// What is fetched ahead.
+/// The fetches ahead.
 #[derive(Debug)]
 pub(super) struct Ahead(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
-    /// The order, when it was made, and for how long it serves whatever it lacks.
+    /// The order, when it was built, and how long it is used even if it lacks a parcel.
     order: Option<(Arc<Order>, Duration, Duration)>,
     window: usize,
     known: LruCache<Parcel, ParcelMemory>,
-    /// What programs have asked for and nothing follows yet.
+    /// Parcels that programs have requested and that are not yet planned for.
     asked: VecDeque<Parcel>,
     queue: VecDeque<(Parcel, u64)>,
     queued_bytes: u64,
-    /// Someone plans what follows.
+    /// A task is planning.
     planning: bool,
-    /// Fetches under way.
+    /// Fetches in flight.
     running: usize,
     rests_until: Duration,
 }
@@ -70,7 +72,7 @@ struct State {
 enum ParcelMemory {
     /// It is fetched ahead, or was.
     Ahead,
-    /// A program has asked for it.
+    /// A program has requested it.
     Asked,
 }
 
@@ -91,7 +93,7 @@ impl Default for Ahead {
 }
 
 impl State {
-    /// Queues what follows a parcel in the order.
+    /// Queues the parcels that follow one in the order.
     fn follow(&mut self, parcel: &Parcel, order: &Order) {
         let Some(place) = order.place(parcel) else { return };
         let near = order.from(place.saturating_sub(NEAR));
@@ -122,7 +124,7 @@ impl State {
         }
         while let Some((parcel, bytes)) = self.queue.pop_front() {
             self.queued_bytes -= bytes;
-            // A program was faster, and has fetched it itself.
+            // If a program was faster, it has fetched the parcel itself.
             if self.known.peek(&parcel) != Some(&ParcelMemory::Asked) {
                 self.running += 1;
                 return Some((parcel, bytes));
@@ -138,7 +140,7 @@ impl State {
 }
 
 impl Inner {
-    /// Notes that a program waits for what is in a parcel. Returns at once.
+    /// Notes that a program waits for a content of a parcel. Returns at once.
     pub(super) fn note_asked(self: &Arc<Self>, parcel: &Parcel) {
         if !self.goes_on {
             return;
@@ -159,7 +161,7 @@ impl Inner {
         }
     }
 
-    /// Plans what follows the parcels that programs have asked for.
+    /// Plans what to fetch after the parcels that programs have requested.
     async fn plan(self: Arc<Self>) {
         loop {
             let asked = {
@@ -178,7 +180,7 @@ impl Inner {
         }
     }
 
-    /// Returns the order, made anew if it is old.
+    /// Returns the order; builds it again if it is old.
     async fn order(self: &Arc<Self>, parcel: &Parcel) -> Arc<Order> {
         let now = self.ledger.clock().mono();
         let known = self.ahead.0.lock().order.clone();
@@ -197,7 +199,7 @@ impl Inner {
         order
     }
 
-    /// Begins as many fetches as may be.
+    /// Begins as many fetches as allowed.
     fn go(self: &Arc<Self>) {
         loop {
             let Some((parcel, bytes)) = self.ahead.0.lock().take() else { return };
@@ -227,7 +229,7 @@ impl Inner {
         self.bring(parcel, For::Later).await
     }
 
-    /// Reports whether the store can bear what no program waits for.
+    /// Reports whether the store can take requests for which no program waits.
     pub(super) fn may_go(&self) -> bool {
         let rests = self.ledger.clock().mono() < self.ahead.0.lock().rests_until;
         !rests
@@ -238,7 +240,7 @@ impl Inner {
             })
     }
 
-    /// Notes that a parcel is fetched for no program; false when it was fetched before.
+    /// Notes that a parcel is fetched for no program; returns false if it was fetched before.
     pub(super) fn note_begun(&self, parcel: &Parcel) -> bool {
         let mut state = self.ahead.0.lock();
         if state.known.contains(parcel) {
@@ -248,14 +250,14 @@ impl Inner {
         true
     }
 
-    /// Reports whether programs take all places for requests.
+    /// Reports whether programs use all places for requests.
     pub(super) fn is_crowded(&self) -> bool {
         self.places.available_permits() <= AT_ONCE
     }
 
-    /// Makes local what is in a parcel, as far as there is room. Nothing is evicted.
+    /// Makes the contents of a parcel local, as far as there is room. Evicts nothing.
     ///
-    /// `Closed` when that failed for one content, whatever the reason.
+    /// `Closed` if that failed for one content, for any reason.
     pub(super) async fn bring(self: &Arc<Self>, parcel: Parcel, whom: For) -> Result<()> {
         let inner = Arc::clone(self);
         let progress = crate::remote::Progress::default();
@@ -278,7 +280,7 @@ impl Inner {
                         }
                         let remote = inner.telling(&progress)?;
                         let fetched = inner.fetch_object(&remote, digest, size, whom).await;
-                        // A program that waits for the same does all that is due itself then.
+                        // A program that waits for the same content then does everything itself.
                         let given_up =
                             |e| Error::with(Kind::Closed, "it was fetched for no program", e);
                         fetched.map_err(given_up)

@@ -1,7 +1,8 @@
-//! Warming: contents are made local before a program asks for them, because a person has named them, or because they are
-//! the last that the store got.
+//! Warming: makes contents local before a program requests them, because a person has named them,
+//! or because the store got them last.
 //!
-//! Owns how far that is. Must never evict, and never go on against a store that cannot be used.
+//! Owns how far this goes. Must never evict. Must never continue against a store that cannot be
+//! used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,20 +21,21 @@ use crate::sync::patience::may_pass;
 use crate::sync::unpack::For;
 use crate::task;
 
-/// Parcels that are fetched at once for a person.
+/// How many parcels are fetched at once for a person.
 const WARM_AT_ONCE: usize = 8;
-/// Parcels that are fetched at once after the mount: few, because all nodes of a fleet may start together.
+/// How many parcels are fetched at once after the mount. Only a few, because all nodes of a fleet
+/// may start together.
 const START_AT_ONCE: usize = 2;
-/// What a file takes on the disk beyond its size, at most.
+/// The most that a file takes on the disk beyond its size.
 const PLACE_BYTES: u64 = 4096;
-/// How often a parcel is asked for anew whose trouble may pass.
+/// How often a parcel is requested whose trouble may pass.
 const TRIES: u32 = 4;
-/// The pause between these, and for a store that throttles.
+/// The pause between these requests, and while the store throttles.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How many such pauses the warm start makes before it gives up.
 const PAUSES_MAX: u32 = 300;
 
-/// The outcome of warming. Each file counts, also where several have the same content.
+/// The outcome of warming. Each file counts, even if several have the same content.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warmed {
     /// Files that were here before, and their bytes.
@@ -42,9 +44,9 @@ pub struct Warmed {
     pub fetched: (u64, u64),
     /// Files for which there was no room, and their bytes.
     pub without_room: (u64, u64),
-    /// Files that could not be had, and their bytes.
+    /// Files that could not be fetched, and their bytes.
     pub failed: (u64, u64),
-    /// Why the last of them could not be had.
+    /// Why the last of them could not be fetched.
     pub trouble: Option<String>,
 }
 
@@ -58,15 +60,16 @@ fn unusable(error: Error) -> Error {
     Error::with(Kind::Unavailable, "the store cannot be used", error)
 }
 
-/// What lies in one parcel, or in none.
+/// Contents of one parcel, or of none.
 type Group = (Option<Parcel>, Vec<(Digest, u64)>);
 
 impl Fetcher {
-    /// Makes contents local as far as there is room, and says in `told` how far it is. Dropping the future ends it.
+    /// Makes contents local as far as there is room, and reports its progress in `told`. Dropping
+    /// the future ends it.
     ///
     /// # Errors
     ///
-    /// `Unavailable` when the store cannot be used.
+    /// `Unavailable` if the store cannot be used.
     pub async fn warm(&self, wanted: Vec<(Digest, u64)>, told: &Mutex<Warmed>) -> Result<()> {
         let inner = &self.0;
         let ledger = inner.ledger.clone();
@@ -94,7 +97,7 @@ impl Fetcher {
         while let Some(left) = whole.next().await {
             rest.extend(left?);
         }
-        // One by one where it is close: they may evict each other.
+        // One by one if room is scarce: they may evict each other.
         let bytes: u64 = rest.iter().map(|(_, size)| size + PLACE_BYTES).sum();
         let at_once = if inner.ledger.blobs().has_room(bytes) { WARM_AT_ONCE } else { 1 };
         let rest = futures::stream::iter(rest).map(|one| self.warm_one(one, told));
@@ -105,7 +108,8 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Brings a parcel whole if there is room for what is wanted of it; returns what is still not here.
+    /// Fetches a whole parcel if there is room for those of its contents that are wanted; returns
+    /// the contents that are still not here.
     async fn warm_group(
         &self,
         (parcel, members): Group,
@@ -122,7 +126,7 @@ impl Fetcher {
         }
         match brought {
             Err(error) if !inner.is_usable() => Err(unusable(error)),
-            // Each failure is reported by itself.
+            // Each failure is reported separately.
             _ => Ok(away),
         }
     }
@@ -152,10 +156,11 @@ impl Fetcher {
         Ok(())
     }
 
-    /// Makes local what the store got last, up to so many bytes, as far as there is room that writers do not need. Returns
-    /// how many bytes that was.
+    /// Makes the most recently stored contents local, up to this many bytes, as far as there is
+    /// room that writers do not need. Returns how many bytes that was.
     ///
-    /// Goes through it in an order of this node's own, so that nodes that start together do not go in step.
+    /// Each node goes through them in its own order, so that nodes that start together do not fetch
+    /// in step.
     pub async fn warm_up(&self, budget: u64) -> u64 {
         let (inner, ledger) = (&self.0, self.0.ledger.clone());
         let chosen = task::blocking(move || choose(&Order::of(&ledger), budget, ledger.node().0));
@@ -167,7 +172,8 @@ impl Fetcher {
     }
 }
 
-/// Returns the last parcels of an order that fit into a budget, in an order that differs from node to node.
+/// Returns the last parcels of an order that fit into a budget, in a sequence that differs between
+/// nodes.
 fn choose(order: &Order, budget: u64, node: u64) -> Vec<(Parcel, u64)> {
     let mut left = budget;
     let mut chosen: Vec<(Digest, Parcel, u64)> = Vec::new();
@@ -186,14 +192,14 @@ fn choose(order: &Order, budget: u64, node: u64) -> Vec<(Parcel, u64)> {
 }
 
 impl Inner {
-    /// Reports whether the store can be used as far as is known.
+    /// Reports whether the store can be used, as far as this node knows.
     fn is_usable(&self) -> bool {
         let usable = |r: &Remote| r.unfit().is_none() && r.health() == Health::Up;
         self.remote.as_ref().is_some_and(usable)
     }
 
-    /// Brings a parcel after the mount, when the store can bear it and no program waits. `None` ends it all: there is no
-    /// room, or the store is in trouble for long.
+    /// Fetches a parcel after the mount, when the store can take it and no program waits. `None`
+    /// ends the warming: there is no room, or the store is in trouble for a long time.
     async fn warm_up_one(self: &Arc<Self>, parcel: Parcel, bytes: u64) -> Option<u64> {
         for _ in 0..PAUSES_MAX {
             if !self.ledger.blobs().has_room_to_spare(bytes) {
@@ -206,13 +212,13 @@ impl Inner {
             if !self.note_begun(&parcel) {
                 return Some(0);
             }
-            // What fails is fetched when a program asks for it.
+            // A parcel that fails is fetched when a program requests it.
             return Some(self.bring(parcel, For::Later).await.map_or(0, |()| bytes));
         }
         None
     }
 
-    /// Brings a parcel, and asks again where the trouble may pass.
+    /// Fetches a parcel, and retries if the trouble may pass.
     async fn bring_patiently(self: &Arc<Self>, parcel: Parcel, whom: For) -> Result<()> {
         let mut tries = 1;
         loop {

@@ -1,6 +1,7 @@
-//! Looking at the head of the log instead of listing it.
+//! Reading the head of the log instead of listing the log.
 //!
-//! Owns when that will do. Must never take the head for a list when commits are missing here, or wait to be read again.
+//! Owns when the head is sufficient. Must never use the head in place of a list while commits are
+//! missing here or wait to be read again.
 
 use std::time::Duration;
 
@@ -14,13 +15,13 @@ use crate::remote::{HeadCommit, LogHead, Remote};
 use crate::stamp::Stamp;
 use crate::sync::times::LOOK_BACK_MS;
 
-/// The log is listed for so long after a commit was missing before one that is there: some stores list late what they
-/// have.
+/// How long the log is listed after a commit was missing before one that exists: some stores list
+/// new objects late.
 const GAP_FOR: Duration = Duration::from_mins(1);
 
 impl Follower {
-    /// Folds what is new, by the head of the log where that tells everything; returns whether all of it was folded.
-    /// With `must_list` the log is listed in any case.
+    /// Folds the new commits. Uses the head of the log if that names all of them. Returns whether
+    /// all were folded. With `must_list`, always lists the log.
     pub(super) async fn bring_in(&self, remote: &Remote, must_list: bool) -> Result<bool> {
         let (ledger, watch) = (&self.0.ledger, &self.0.head);
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
@@ -43,7 +44,7 @@ impl Follower {
             return Ok(false);
         }
         if let Some(head) = &head {
-            // Some stores list late what they have. What is older may have been deleted.
+            // Some stores list new objects late. Older ones may have been deleted.
             let young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
             let young = head.commits.iter().filter(young).cloned().collect();
             if self.fold_announced(remote, young).await != Folded::All {
@@ -55,7 +56,8 @@ impl Follower {
         Ok(true)
     }
 
-    /// Reports whether a list is not due for another reason than what is new.
+    /// Reports whether everything but new commits is up to date, so that no other reason requires a
+    /// list.
     async fn is_up_to_date(&self, remote: &Remote) -> bool {
         let Inner { ledger, withheld, late, .. } = &*self.0;
         let gap = self.0.state.lock().gap;

@@ -1,6 +1,7 @@
-//! Reading the log from bundles, as far as there are any.
+//! Reading the log from bundles, if there are any.
 //!
-//! Owns when they are looked for. Must never rely on one: whatever is wrong with it, the log has the same.
+//! Owns when bundles are looked for. Must never depend on one: if anything is wrong with it, the
+//! log has the same commits.
 
 use std::collections::HashMap;
 
@@ -20,24 +21,25 @@ use crate::sync::draft::LogView;
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
-/// A node that has not listed the log for so long looks for bundles: what it lacks may be many commits.
+/// A node that has not listed the log for this long looks for bundles: it may lack many commits.
 const BEHIND_MS: u64 = 5 * 60_000;
 
-/// So many commits are read from the log before a list of bundles has come.
+/// How many commits are read from the log before a list of bundles has arrived.
 pub(super) const FEW: usize = 2 * FETCHES_AT_ONCE;
 
-/// A draft with what bundles have after it.
+/// A draft, with the later commits from bundles.
 pub(super) struct Bundled {
     pub(super) draft: LogView,
-    /// It has the log up to this time.
+    /// It covers the log up to this time.
     pub(super) upto_ms: u64,
-    /// But for these commits.
+    /// Except these commits.
     pub(super) lacking: Vec<Stamp>,
 }
 
 impl Follower {
-    /// Folds what bundles have beyond what is known. `covers` are those that were listed just now. `waiting` gets the
-    /// nodes of which a commit cannot be had now: what they wrote after it is not applied before it.
+    /// Folds the commits in bundles that are not known yet. `covers` were listed just now.
+    /// `waiting` gets the nodes that have a commit which cannot be read now; their later commits
+    /// are not applied before that one.
     pub(super) async fn fold_bundles(
         &self,
         remote: &Remote,
@@ -59,9 +61,9 @@ impl Follower {
             None => return,
         };
         while let Some(next) = self.next_bundle(&covers, watermark_ms()) {
-            // Each commit takes a little more in a bundle.
+            // Each commit takes slightly more space in a bundle.
             if next.item.size > most.saturating_mul(2) {
-                // A program may wait for what is new, and that is less.
+                // A program may wait for the new commits, which are fewer.
                 break;
             }
             let bundle = match self.fetch_bundle(remote, next).await {
@@ -71,7 +73,7 @@ impl Follower {
             };
             let mut folded = self.fold_bundle(remote, &bundle, None, waiting).await;
             if folded == Folded::Gap {
-                // It may have come after the bundle was written.
+                // A commit may have arrived after the bundle was written.
                 let from_ms = watermark_ms().saturating_sub(GAP_BACK_MS);
                 let Ok(names) = self.list_between(remote, Some(from_ms), next.upto_ms()).await
                 else {
@@ -80,7 +82,8 @@ impl Follower {
                 folded = self.fold_bundle(remote, &bundle, Some(names), waiting).await;
             }
             if folded != Folded::All {
-                // What waits is looked for in the log. All else of it is known, so it is not read again.
+                // Waiting commits are looked for in the log. All others of the bundle are known, so
+                // it is not read again.
                 self.note_bad_bundle(next.name);
                 return;
             }
@@ -89,13 +92,13 @@ impl Follower {
         }
     }
 
-    /// Returns how many bytes of commits this node lacks, as far as a list tells; `u64::MAX` where that does not tell
-    /// all, and 0 where it is not worth looking for bundles.
+    /// Returns how many bytes of commits this node lacks, according to a list; `u64::MAX` if one
+    /// list does not show all, and 0 if looking for bundles is not worthwhile.
     async fn lacking_bytes(&self, remote: &Remote) -> u64 {
         let watermark_ms = self.0.state.lock().watermark_ms;
         let after = name_of_ms(watermark_ms.saturating_sub(LOOK_BACK_MS));
         let listed = self.reaching(remote).list_log(Some(&after)).await;
-        // The next list meets the same trouble, and says so.
+        // The next list meets the same trouble, and reports it.
         let Ok(items) = listed else { return 0 };
         if items.len() >= LOG_ITEMS_MAX {
             return u64::MAX;
@@ -108,7 +111,8 @@ impl Follower {
         if unseen.len() <= FEW { 0 } else { unseen.iter().map(|stamp| sizes[stamp]).sum() }
     }
 
-    /// Folds the commits of a bundle, and others of the log if it was listed for what may be missing between them.
+    /// Folds the commits of a bundle, and others of the log if it was listed for commits that may
+    /// be missing between them.
     async fn fold_bundle(
         &self,
         remote: &Remote,
@@ -134,7 +138,7 @@ impl Follower {
         self.fold_read(reading.buffered(FETCHES_AT_ONCE), usize::MAX, listed_again, waiting).await
     }
 
-    /// Adds to a draft, which has the log up to `upto_ms`, what bundles have beyond it.
+    /// Adds to a draft that covers the log up to `upto_ms` the later commits from bundles.
     pub(super) async fn add_bundles(
         &self,
         remote: &Remote,
@@ -182,7 +186,7 @@ impl Follower {
         covers.next(upto_ms, |name| !state.bad_bundles.contains(name))
     }
 
-    /// Reads a bundle; `None` if it cannot be used, which is noted.
+    /// Reads a bundle; `None` if it is unusable, which is noted.
     async fn fetch_bundle(
         &self,
         remote: &Remote,
@@ -209,7 +213,7 @@ impl Follower {
         Ok(None)
     }
 
-    /// Notes that a bundle is not to be read again; false if there are too many.
+    /// Notes that a bundle must not be read again; returns false if there are too many.
     fn note_bad_bundle(&self, name: BundleName) -> bool {
         let mut state = self.0.state.lock();
         let room = state.bad_bundles.len() < UNUSABLE_MAX;

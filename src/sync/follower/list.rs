@@ -1,7 +1,7 @@
-//! Listing the log: how far back, and a page at a time.
+//! Listing the log: how far back, one page at a time.
 //!
-//! Owns which part of the log is listed. Must never list what was there before it was folded last, but for what may
-//! have come late; and never begin again with what was listed when a later page fails.
+//! Owns which part of the log is listed. Must never list what existed when the log was last folded,
+//! except for late comers. Must never list a page again because a later page failed.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -13,36 +13,39 @@ use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
 use crate::sync::times::LOOK_BACK_MS;
 
-/// How often a list goes far back while the node is active.
+/// How often a wide list is made while the node is active.
 const WIDE_EVERY: Duration = Duration::from_mins(10);
-/// How far such a list goes back: what came late, and what a store has listed late, was there by then.
+/// How far back a wide list goes: late comers, and objects that a store listed late, are visible by
+/// then.
 const WIDE_BACK_MS: u64 = 15 * 60_000;
-/// How far a list goes back for a commit that is missing before one that is there.
+/// How far back a list goes for a commit that is missing before one that exists.
 pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 
-/// New commits that one list tells of; a list with more is not about what was announced or not.
+/// The most new commits that one list reports. A list with more is not used to check which commits
+/// were announced.
 const NEW_MAX: usize = LOG_ITEMS_MAX;
 
-/// What is listed together.
+/// The reach of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ListReach {
-    /// What is new.
+    /// The new commits.
     New,
-    /// The head of the log, which tells what is gone from it, and all that is not old.
+    /// The beginning of the log, which shows what was deleted from it, and all commits that are not
+    /// old.
     Wide,
-    /// What may hold a missing commit.
+    /// The part that may hold a missing commit.
     Gap,
 }
 
 /// A part of the log that was listed.
 struct LogPage {
     names: Vec<Stamp>,
-    /// More may follow.
+    /// Whether more pages may follow.
     full: bool,
 }
 
 impl Follower {
-    /// Lists the log and folds what is new; adds to `new` what that was.
+    /// Lists the log and folds the new commits; adds their names to `new`.
     pub(super) async fn list_and_fold(
         &self,
         remote: &Remote,
@@ -51,8 +54,8 @@ impl Follower {
         let reaching = self.reaching(remote);
         let wide = self.0.state.lock().wide.is_some() && self.wide_is_due();
         if wide {
-            // It may be gone, or another, or declare another expiry. If that cannot be told, the list says whether it
-            // is there at all.
+            // The store may be gone, be another one, or declare another expiry. If this check
+            // fails, the list shows whether the store is there at all.
             reaching.check_again().await.ok();
         }
         let store = self.store_of(&reaching).await?;
@@ -67,8 +70,8 @@ impl Follower {
         Ok(folded == Folded::All)
     }
 
-    /// Lists a part of the log and folds it page by page: what was folded stays so when a later page fails. A commit
-    /// of the nodes that are `waiting` could not be had just now.
+    /// Lists a part of the log and folds it page by page: folded pages stay folded if a later page
+    /// fails. The nodes in `waiting` have a commit that could not be read just now.
     async fn list_part(
         &self,
         remote: &Remote,
@@ -112,8 +115,8 @@ impl Follower {
                 if !waiting.is_empty() {
                     return Ok(Folded::Partly);
                 }
-                // Not beyond our own time: a node whose clock is ahead must not make us miss
-                // what the others write meanwhile.
+                // Not beyond our own time: a node whose clock is ahead must not make us miss what
+                // others write meanwhile.
                 self.advance(latest.map_or(0, |latest| latest.ms.min(began_ms)));
                 break;
             };
@@ -136,13 +139,13 @@ impl Follower {
         Ok(Folded::All)
     }
 
-    /// Notes that all that was named before this was folded.
+    /// Notes that all commits with earlier names were folded.
     pub(super) fn advance(&self, upto_ms: u64) {
         let mut state = self.0.state.lock();
         state.watermark_ms = state.watermark_ms.max(upto_ms);
     }
 
-    /// Forgets commits that the head of the log does not have any more.
+    /// Forgets commits that are no longer at the beginning of the log.
     fn forget_gone(&self, head: &LogPage, began_ms: u64) {
         let settled_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let last_ms = head.names.last().filter(|_| head.full).map_or(u64::MAX, |last| last.ms);
@@ -153,21 +156,21 @@ impl Follower {
         state.unusable.retain(|stamp, _| stamp.ms >= before_ms || there.contains(stamp));
     }
 
-    /// Returns the remote as a list asks it: a program waits for most lists; when the store is down, this is
-    /// what finds it up again.
+    /// Returns the remote with the settings for lists: a program waits for most lists, and when the
+    /// store is down, a list finds out that it is up again.
     pub(super) fn reaching(&self, remote: &Remote) -> Remote {
         if self.0.freshness.is_down() { remote.background() } else { remote.clone() }
     }
 
-    /// Reports whether the next list should go far back.
+    /// Reports whether the next list must be wide.
     pub(super) fn wide_is_due(&self) -> bool {
         let now = self.0.ledger.clock().mono();
         self.0.state.lock().wide.is_none_or(|at| now >= at + WIDE_EVERY)
     }
 
-    /// Lists a page of the log. What may pass is waited out, because programs wait for what the list
-    /// says; but not a second time: a later lookup uses what is known. What the pages show together is
-    /// as old as the `first` of them.
+    /// Lists a page of the log. Waits out trouble that may pass, because programs wait for the
+    /// list; but only once: a later lookup uses what is known. All pages together are as old as the
+    /// `first` of them.
     async fn list_page(
         &self,
         remote: &Remote,
@@ -192,7 +195,7 @@ impl Follower {
         listed.map(|items| page_of(&items))
     }
 
-    /// Lists the names from a time on, or all there are, in order, up to another time.
+    /// Lists the names from a time on, or from the beginning, in order, up to another time.
     pub(super) async fn list_between(
         &self,
         remote: &Remote,
@@ -214,7 +217,8 @@ impl Follower {
         }
     }
 
-    /// Returns what of a page is to be read, with what is read again although no list need name it.
+    /// Returns the commits of a page to read, and those that are read again although no list need
+    /// name them.
     pub(super) fn unfolded(&self, listed: &[Stamp], reach: ListReach, first: bool) -> Vec<Stamp> {
         let ledger = &self.0.ledger;
         let mut names = listed.to_vec();
@@ -242,7 +246,7 @@ fn page_of(items: &[LogItem]) -> LogPage {
     LogPage { names, full: items.len() >= LOG_ITEMS_MAX }
 }
 
-/// Returns the name before that of every commit of a time.
+/// Returns a name that sorts before the names of all commits of a time.
 pub(in crate::sync) fn name_of_ms(ms: u64) -> String {
     keys::commit_name(&Stamp { ms, counter: 0, node: NodeId(0) })
 }

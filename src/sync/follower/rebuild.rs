@@ -1,8 +1,9 @@
-//! Catching up by a checkpoint: with nothing to start from, or after a long absence.
+//! Catching up by a checkpoint: if nothing is known, or after a long absence.
 //!
-//! Owns the choice of the checkpoint. Must never put a checkpoint into the place of a namespace that has
-//! more: what came after it is folded into it first. After a long absence the namespace is made anew and
-//! not added to, because what others have removed may be forgotten by now, and would come back.
+//! Owns the choice of the checkpoint. Must never replace the namespace by a checkpoint that has
+//! less: later commits are folded into it first. After a long absence the namespace is rebuilt, and
+//! not added to: tombstones of entries that other nodes removed may be forgotten by now, and these
+//! entries would come back.
 
 use std::collections::HashSet;
 
@@ -21,27 +22,27 @@ use crate::sync::ledger::Overtaken;
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
 
-/// Checkpoints that are tried, latest first, before the log alone has to do.
+/// How many checkpoints are tried, latest first, before only the log is used.
 const CHECKPOINTS_TRIED_MAX: usize = 3;
-/// How often a draft is laid over the namespace: for the first time, with what had landed meanwhile, and with what
-/// landed before nothing more could.
+/// How often a draft is adopted: the first time, then with what had landed meanwhile, and then with
+/// what landed before landing was stopped.
 const ADOPTED_MAX: u32 = 3;
 
-/// What a namespace is made anew of.
+/// The source of a rebuilt namespace.
 #[derive(Debug, Clone, Copy)]
 struct From<'a> {
-    /// The checkpoint; none if there is only the log.
+    /// The checkpoint; `None` if only the log is used.
     name: Option<&'a str>,
-    /// All of the log that has an older name is in it.
+    /// All commits of the log with older names are in it.
     floor_ms: u64,
 }
 
-/// Why checkpoints are looked at.
+/// Why checkpoints are read.
 #[derive(Debug, Clone, Copy)]
 struct Need {
     /// Nothing of the store is known.
     nothing: bool,
-    /// What is known may have been replaced without a trace.
+    /// Known entries may have been replaced without a trace.
     lost: bool,
     /// Commits are missing in what was folded.
     partial: bool,
@@ -50,9 +51,10 @@ struct Need {
 }
 
 impl Follower {
-    /// Takes over the latest checkpoint if this node knows nothing, or was away for so long that what
-    /// it has not read may be gone from the log. So it is, too, with a namespace of another store than this one:
-    /// nothing of it is there. Returns what stands for parts of the log, if that was listed.
+    /// Adopts the latest checkpoint if this node knows nothing, or was absent for so long that
+    /// commits which it has not read may be gone from the log. Also does so if the namespace
+    /// belongs to another store than this one: nothing of it exists here. Returns the covers of the
+    /// log, if they were listed.
     pub(super) async fn catch_up(&self, remote: &Remote, store: StoreId) -> Result<Option<Covers>> {
         let ledger = &self.0.ledger;
         let need = self.need();
@@ -68,9 +70,10 @@ impl Follower {
         let remote = self.reaching(remote);
         let covers = match self.look(&remote, need).await {
             Ok((_, covers)) => covers,
-            // What is missing stays so until the next time. The rest of the log need not wait for it.
+            // Missing commits stay missing until the next time. The rest of the log need not wait
+            // for them.
             Err(error) if sure => {
-                tracing::debug!(error = %error.chain(), "no checkpoint was taken for what is missing");
+                tracing::debug!(error = %error.chain(), "no checkpoint was adopted for the missing commits");
                 return Ok(None);
             }
             Err(error) => return Err(error),
@@ -80,7 +83,7 @@ impl Follower {
         Ok(Some(covers))
     }
 
-    /// Notes that the namespace is of this store, and says so if it was not.
+    /// Notes that the namespace belongs to this store, and warns if it did not before.
     fn note_store(&self, remote: &Remote, store: StoreId) {
         if self.0.ledger.is_of_another_store(store) {
             let pending = self.0.ledger.pending().records;
@@ -93,22 +96,23 @@ impl Follower {
         self.0.ledger.note_store(store);
     }
 
-    /// Returns which store it is. Where the known one is not to be had but the log in its place is the one that
-    /// this node knows, its format object was deleted or made anew, and it is taken for the same store.
+    /// Returns which store this is. If the known store ID is not there, but the log is the one that
+    /// this node knows, then the format object was deleted or made again. The store is then treated
+    /// as the same one.
     pub(super) async fn store_of(&self, remote: &Remote) -> Result<StoreId> {
         let error = match self.0.ledger.bound(remote).await {
             Err(error) if remote.is_missed() => error,
             done => return done,
         };
         let Some((known, used_ms)) = remote.known() else { return Err(error) };
-        // What was sent or read later may have come into its place after it was gone.
+        // Commits that were sent or read later may be in another store that replaced it.
         let upto_ms = used_ms.unwrap_or(self.0.before_ms);
         if !self.0.ledger.recognises(&remote.peek_log().await?, known, upto_ms) {
             return Err(error);
         }
         remote.recognise().await?;
         let store = self.0.ledger.bound(remote).await?;
-        // It has another name, and is no other.
+        // It has another ID, but is the same store.
         self.0.ledger.note_store(store);
         Ok(store)
     }
@@ -120,8 +124,8 @@ impl Follower {
         Need { nothing, lost, partial, listed_ms: ledger.listed_ms() }
     }
 
-    /// Takes over the latest checkpoint if it has what is missing here. Returns the latest one if that may still
-    /// say what is not known, because it cannot be used.
+    /// Adopts the latest checkpoint if it has the commits that are missing here. Returns the latest
+    /// checkpoint if it is unusable, so that it may still contain something unknown.
     pub(in crate::sync) async fn fill_gaps(&self) -> Result<Option<Stamp>> {
         let Some(remote) = &self.0.remote else { return Ok(None) };
         let _one = self.0.polling.lock().await;
@@ -130,25 +134,27 @@ impl Follower {
         Ok(latest.filter(|latest| compared != Some(*latest)))
     }
 
-    /// Notes that this node has written a checkpoint: it has nothing that is not known, nor what is missing here.
+    /// Notes that this node has written a checkpoint: it contains nothing unknown, and none of the
+    /// commits that are missing here.
     pub(in crate::sync) fn note_written(&self, stamp: Stamp) {
         self.0.state.lock().compared = Some(stamp);
     }
 
-    /// Looks at the latest checkpoint that can be used, and takes it over if it says more than is known.
-    /// Returns the latest one, and all that was listed.
+    /// Reads the latest usable checkpoint, and adopts it if it has more than is known. Returns the
+    /// latest one, and all covers that were listed.
     async fn look(&self, remote: &Remote, need: Need) -> Result<(Option<Stamp>, Covers)> {
         let ledger = &self.0.ledger;
         let covers = Covers::list(remote).await?;
         let latest = covers.checkpoints.first().map(item_stamp);
-        // A clock that is not known to be right may be ahead. Then only what was seen in the log tells.
+        // A clock that is not known to be right may be ahead. Then only times seen in the log
+        // count.
         let seen_ms = if remote.knows_time() { u64::MAX } else { self.0.state.lock().watermark_ms };
         let listed_ms = need.listed_ms.min(seen_ms);
         for item in covers.checkpoints.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
             let made_ms = item.stored_ms.max(stamp.ms);
-            // All of it was in the log when that was listed. That says nothing any more when it was too
-            // long ago: then this node is like a new one.
+            // All of this was in the log when it was listed. If that was too long ago, it proves
+            // nothing any more: then this node is like a new one.
             let fresh = need.nothing || need.lost || need.partial;
             let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
@@ -166,19 +172,19 @@ impl Follower {
             return Ok((latest, covers));
         }
         if need.lost {
-            // Only what the log still has is sure.
+            // Only the commits that are still in the log are certain.
             let from = From { name: None, floor_ms: 0 };
             self.take_over(remote, LogView::new(), from, Some(&covers)).await?;
         }
         if latest.is_some() && (need.nothing || need.lost) {
-            // The log below them may be gone.
+            // Earlier parts of the log may be deleted.
             ledger.log(FoldedLog::note_others_missing);
         }
         Ok((latest, covers))
     }
 
-    /// Puts a draft into the place of the namespace, `completed` by what these covers and the log have beyond it, or
-    /// as it is.
+    /// Replaces the namespace by a draft. The draft is `completed` by the later commits of these
+    /// covers and the log, or used as it is.
     async fn take_over(
         &self,
         remote: &Remote,
@@ -188,7 +194,7 @@ impl Follower {
     ) -> Result<()> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
-        // Younger ones are wanted by name: a list may lag.
+        // Later commits are requested by name: a list may lag.
         let before_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let (own, is_old) = (ledger.node(), |stamp: &Stamp| stamp.ms < before_ms);
         let mut passed: HashSet<Stamp> =
@@ -225,7 +231,7 @@ impl Follower {
                 }
                 return Ok(());
             };
-            // A node that publishes all the time would be ahead of this for ever.
+            // A node that publishes all the time would stay ahead of this for ever.
             if landing.is_none() {
                 landing = Some(ledger.landing().await);
             }
@@ -236,7 +242,7 @@ impl Follower {
         Err(Error::new(Kind::Internal, "a commit of this node has landed while none could"))
     }
 
-    /// Reads a checkpoint; `None` if it cannot be used.
+    /// Reads a checkpoint; `None` if it is unusable.
     async fn fetch_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<Option<LogView>> {
         let stamp = item_stamp(item);
         if self.0.state.lock().bad_checkpoints.contains(&stamp) {
@@ -278,7 +284,7 @@ impl Follower {
         .await
     }
 
-    /// Folds into a draft what it does not have of some commits.
+    /// Folds those of some commits into a draft that it does not have.
     async fn complete(
         &self,
         remote: &Remote,

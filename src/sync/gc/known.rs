@@ -1,6 +1,6 @@
 //! What is known of a store before its objects are judged.
 //!
-//! Owns what is in use. Must never take something for unused because it could not be read.
+//! Owns what is in use. Must never treat something as unused because it could not be read.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -21,11 +21,11 @@ use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::task;
 
-/// Commits that are read at once.
+/// How many commits are read at once.
 const FETCHES_AT_ONCE: usize = 8;
-/// How often an object is read that cannot be had or is not whole.
+/// How often an object is read that is unreadable or not whole.
 const TRIES: u32 = 3;
-/// How long is waited between these.
+/// The pause between these attempts.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// Objects that entries use.
@@ -33,7 +33,7 @@ const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
 pub(super) struct LiveObjects {
     pub(super) packs: HashSet<Stamp>,
     pub(super) blobs: HashSet<Digest>,
-    /// Commits that hold contents themselves.
+    /// Commits that hold contents in use.
     pub(super) commits: HashSet<Stamp>,
 }
 
@@ -51,7 +51,7 @@ impl LiveObjects {
         }
     }
 
-    /// Whatever a commit names may be what a node is about to rely on.
+    /// A node may be about to rely on anything that a commit names.
     fn add_named(&mut self, commit: &Commit) {
         self.packs.extend(commit.packs.iter().filter_map(|name| keys::pack_stamp(name)));
         let objects = commit.blobs.iter().filter(|blob| blob.place == BlobPlace::Object);
@@ -60,27 +60,27 @@ impl LiveObjects {
     }
 }
 
-/// What is known.
+/// The knowledge about a store.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     /// The latest complete checkpoint, with the commits in it.
     pub(super) latest: Option<(Stamp, HashSet<Stamp>)>,
-    /// The latest complete checkpoint that all nodes can know for long enough.
+    /// The latest complete checkpoint that is old enough for all nodes to know it.
     pub(super) settled: Option<(Stamp, HashSet<Stamp>)>,
     /// Checkpoints that are older than the settled one.
     pub(super) superseded: HashSet<Stamp>,
     pub(super) live: LiveObjects,
-    /// Up to when the settled checkpoint has the log; 0 without one.
+    /// The time up to which the settled checkpoint covers the log; 0 without one.
     pub(super) floor_ms: u64,
-    /// Commits past their age that are in no checkpoint and still say something.
+    /// Commits past their age that are in no checkpoint and still have an effect.
     pub(super) speaking: HashSet<Stamp>,
-    /// What is used by no entry may be deleted.
+    /// Whether contents that no entry uses may be deleted.
     pub(super) certain: bool,
     pub(super) notes: Vec<String>,
 }
 
 impl Known {
-    /// Reads checkpoints and log; `now_ms` is the store's time before.
+    /// Reads checkpoints and log; `now_ms` is the store's time before the reads.
     pub(super) async fn read(
         remote: &Remote,
         age: Age,
@@ -91,8 +91,8 @@ impl Known {
         let mut known = Self::default();
         progress(GcProgress::Checkpoint);
         let draft = known.read_checkpoints(remote, now_ms.saturating_sub(grace_ms)).await?;
-        // After the checkpoints: what they cover may go at any time, what follows may not.
-        // What is older is in the settled checkpoint, or came very late.
+        // After the checkpoints: commits that they cover may be deleted at any time, later ones may
+        // not. Earlier ones are in the settled checkpoint, or came very late.
         let log = list_log(remote, known.floor_ms.saturating_sub(grace_ms)).await?;
         let draft = known.read_log(remote, age, now_ms, log, draft, progress).await?;
         if !draft.log().missing().is_empty() {
@@ -143,7 +143,7 @@ impl Known {
         Ok(draft.unwrap_or_default())
     }
 
-    /// Reads a checkpoint, only its commits unless all of it is wanted; `None` when it cannot be used.
+    /// Reads a checkpoint, only its commits unless everything is needed; `None` if it is unusable.
     async fn read_checkpoint(
         &mut self,
         remote: &Remote,
@@ -171,7 +171,7 @@ impl Known {
         }
     }
 
-    /// Folds what the log has beyond the settled checkpoint.
+    /// Folds those commits of the log that the settled checkpoint does not have.
     async fn read_log(
         &mut self,
         remote: &Remote,
@@ -202,7 +202,8 @@ impl Known {
                     continue;
                 }
                 GcRead::Gone => {
-                    // What is expired says nothing any more, and a rule may take it at any time.
+                    // An expired commit has no effect any more, and a lifecycle rule may delete it
+                    // at any time.
                     gone += u64::from(age.left(item.stored_ms, now_ms).is_some());
                     continue;
                 }
@@ -223,7 +224,8 @@ impl Known {
             ));
         }
         if gone > 0 {
-            // A checkpoint that we have not seen has them, and we do not know what it uses.
+            // A checkpoint that we have not seen has them, and we do not know which contents it
+            // uses.
             self.certain = false;
             self.notes.push(format!(
                 "{gone} commits went while the log was read, by another collection: what no entry uses \
@@ -251,13 +253,13 @@ impl Known {
     }
 }
 
-/// Reports whether what was stored at a time is past its age by so much that no node shows it, whatever its
-/// clock says.
+/// Reports whether something that was stored at `stored_ms` is so long past its age that no node
+/// shows it, even with a wrong clock.
 pub(super) fn is_over(age: Age, stored_ms: u64, now_ms: u64) -> bool {
     age.left(stored_ms, now_ms.saturating_sub(age.grace_ms())).is_none()
 }
 
-/// Asks again where an answer does not come.
+/// Retries a request that gets no answer.
 pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         match ask().await {
@@ -294,7 +296,7 @@ async fn fetch_checkpoint(remote: &Remote, name: &str, whole: bool) -> Result<Lo
     .await
 }
 
-/// Makes a file that goes with its handle.
+/// Creates a file that is deleted when its handle is closed.
 fn nameless_file() -> Result<File> {
     let path = std::env::temp_dir().join(format!("hearthfs-gc-{:016x}", task::random_u64()));
     let failed = |error| Error::io(format!("make {}", path.display()), error);
@@ -304,10 +306,10 @@ fn nameless_file() -> Result<File> {
     Ok(file)
 }
 
-/// What came of reading a commit.
+/// The outcome of reading a commit.
 enum GcRead {
     Commit(Box<Commit>),
-    /// It was there when the log was listed.
+    /// It existed when the log was listed, and is deleted since.
     Gone,
     /// It is damaged, or of a newer version.
     Unusable,

@@ -20,13 +20,13 @@ impl Tally {
     }
 }
 
-/// Why an object goes.
+/// Why an object is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Why {
     /// It is past its age.
     Expired,
-    /// A checkpoint has what it says.
+    /// A checkpoint has its changes.
     Covered,
     /// A later checkpoint is complete.
     Superseded,
@@ -49,37 +49,37 @@ impl Why {
 /// Objects of one kind that were deleted for one reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
-    /// What they are.
+    /// Their kind.
     pub kind: &'static str,
-    /// Why they went.
+    /// Why they were deleted.
     pub why: Why,
     /// How many.
     #[serde(flatten)]
     pub tally: Tally,
 }
 
-/// What came of a collection.
+/// The result of a collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// Nothing was deleted; `deleted` says what would have been.
+    /// Whether nothing was deleted; `deleted` then holds what would have been.
     pub dry_run: bool,
-    /// How long entries live, which is the expiry that counted.
+    /// The lifetime of entries that was used.
     pub expiry: String,
     /// The same in milliseconds; `None` is for ever.
     pub expiry_ms: Option<u64>,
-    /// The checkpoint by which it was decided what is in use.
+    /// The checkpoint that decided what is in use.
     pub checkpoint: Option<String>,
-    /// What stays, by kind.
+    /// Objects that were kept, by kind.
     pub kept: BTreeMap<&'static str, Tally>,
-    /// What went, by kind and reason.
+    /// Objects that were deleted, by kind and reason.
     pub deleted: Vec<Removed>,
-    /// What is not ours and was left alone.
+    /// Objects that are not ours and were left alone.
     pub foreign: Tally,
-    /// What could not be deleted.
+    /// Objects that could not be deleted.
     pub failed: Tally,
-    /// Temporaries of writers that died, in a shared directory.
+    /// Temporary files of writers that died, in a shared directory.
     pub temporaries: u64,
-    /// Why something was not collected that might have been.
+    /// Why something was kept that might have been deleted.
     pub notes: Vec<String>,
 }
 
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    /// Returns all that was deleted.
+    /// Returns the total of all that was deleted.
     pub fn total(&self) -> Tally {
         let add = |sum: Tally, one: &Removed| Tally {
             objects: sum.objects + one.tally.objects,
@@ -104,13 +104,13 @@ impl Report {
     }
 }
 
-/// How far a collection has come.
+/// The progress of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GcProgress {
     /// Reading a checkpoint.
     Checkpoint,
-    /// Reading commits: done, of all.
+    /// Reading commits: how many are done, and how many there are.
     Log(u64, u64),
-    /// Looking at objects: seen, deleted.
+    /// Examining objects: how many were seen, and how many deleted.
     Objects(u64, u64),
 }

@@ -1,8 +1,8 @@
-//! Adopting another namespace in place of the one in use.
+//! Adopting another namespace in place of the present one.
 //!
-//! Owns what of ours has to survive that: changes that are not remote, and when directories moved. Must
-//! never take over what only the old namespace has: entries whose tombstones were forgotten meanwhile
-//! would come back.
+//! Owns which local state survives this: changes that are not remote, and the times at which
+//! directories moved. Must never adopt entries that only the old namespace has: their tombstones
+//! may have been forgotten meanwhile, and they would come back.
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ use crate::namespace::{Fold, Time};
 use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::draft::LogView;
 
-/// Paths that a notification names; when more have moved, it says that any may have.
+/// The most paths that a notification names; if more have moved, it says that any path may have.
 const TOLD_MAX: usize = 10_000;
 
-/// A draft that lacks what this node itself has put into the log meanwhile.
+/// A draft that lacks commits which this node itself has put into the log meanwhile.
 #[derive(Debug)]
 pub(in crate::sync) struct Overtaken {
     pub(in crate::sync) draft: LogView,
@@ -26,7 +26,7 @@ pub(in crate::sync) struct Overtaken {
 }
 
 impl Ledger {
-    /// Returns when the log was listed and folded last, in the store's time; 0 is never.
+    /// Returns when the log was last listed and folded, in the store's time; 0 if never.
     pub(in crate::sync) fn listed_ms(&self) -> u64 {
         self.0.order.lock().times.listed_ms()
     }
@@ -36,14 +36,14 @@ impl Ledger {
         !self.log(|log| log.missing().is_empty())
     }
 
-    /// Lets no commit of this node be noted as remote for as long as this is held.
+    /// Prevents commits of this node from being noted as remote while the guard is held.
     pub(in crate::sync) async fn landing(&self) -> MutexGuard<'_, ()> {
         self.0.landing.lock().await
     }
 
-    /// Replaces the namespace by a draft; what this node has published and is not remote stays. Hands the
-    /// draft back if it lacks commits of this node that are in the log, but for those `passed`: nothing
-    /// else here knows any more what they hold.
+    /// Replaces the namespace by a draft; changes that this node has published and that are not
+    /// remote stay. Returns the draft if it lacks commits of this node that are in the log, except
+    /// those in `passed`: their contents are known nowhere else here any more.
     pub(in crate::sync) fn adopt(
         &self,
         draft: LogView,
@@ -51,7 +51,7 @@ impl Ledger {
     ) -> Result<(), Box<Overtaken>> {
         let latest = latest(draft.fold(), self.now_ms());
         let (moved, old, count) = {
-            // A save that is under way would put what follows upon what the index has of before.
+            // A save in progress would add what follows to the old state in the index.
             let _saving = self.0.disk.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
@@ -65,13 +65,13 @@ impl Ledger {
             let (mut new, log) = draft.into_parts();
             let mut fold = self.0.fold.write();
             self.keep_own(order, &fold, &mut new);
-            // Everything is new to a node that had nothing, and to no other.
+            // Everything is new to a node that had nothing, and to no other node.
             let nothing = fold.registers().next().is_none();
             let moved = (!nothing).then(|| difference(&fold, &new));
             new.take_times(&mut fold);
             let parts = moved.as_deref().unwrap_or_default();
             touch_parents(&mut new, parts, Time::from_wall(self.0.clock.wall()));
-            // The index keeps what it has until it is filled with what is there now.
+            // The index keeps its old state until it is filled with the new one.
             self.0.disk.index.renew();
             order.own.save_again();
             order.saved.replaced_by(&log);
@@ -81,7 +81,7 @@ impl Ledger {
             self.0.counts.note_replaced();
             (moved, old, self.0.listeners.count())
         };
-        // Without the locks: a million entries take their time to go.
+        // Without the locks: dropping a million entries takes time.
         drop(old);
         if let Some(stamp) = latest {
             self.observe(stamp, self.now_ms());
@@ -91,7 +91,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Forgets a path, as every node by itself forgets what is past its age.
+    /// Forgets a path, as every node forgets by itself what is past its age.
     #[cfg(test)]
     pub(in crate::sync) fn forget_for_test(&self, path: &TreePath) {
         let mut order = self.0.order.lock();
@@ -105,8 +105,8 @@ fn latest(fold: &Fold, now_ms: u64) -> Option<Stamp> {
     fold.stamps().filter(|stamp| stamp.ms <= now_ms.saturating_add(MAX_AHEAD_MS)).max()
 }
 
-/// Notes that the content of the directories moved in which these paths, in path order, are not the same any
-/// more; where a directory is among them, times that it was given later stand.
+/// Notes that the content of the directories moved in which these paths (sorted) have changed. If a
+/// directory itself is among them and was given later times, these times stay.
 fn touch_parents(fold: &mut Fold, moved: &[TreePath], now: Time) {
     for path in moved {
         let Some(dir) = path.parent() else { continue };
@@ -118,7 +118,7 @@ fn touch_parents(fold: &mut Fold, moved: &[TreePath], now: Time) {
     }
 }
 
-/// Returns the paths that do not point to the same any more, in path order.
+/// Returns the paths that differ between two namespaces, in path order.
 fn difference(old: &Fold, new: &Fold) -> Vec<TreePath> {
     let mut moved = Vec::new();
     let mut news = new.registers().peekable();

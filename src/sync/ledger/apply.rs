@@ -18,20 +18,20 @@ use crate::sync::batch::Batch;
 use crate::sync::doubts;
 use crate::sync::folded_log::{FoldedLog, Intake, fold_commit};
 
-/// A commit that comes into the namespace in use, with both locks held.
+/// A commit that is being applied to the present namespace, with both locks held.
 struct Arriving<'a> {
     ledger: &'a Ledger,
     order: &'a mut Ordered,
     fold: &'a mut Fold,
-    /// A run of this node has written it.
+    /// Whether a run of this node has written it.
     is_own: bool,
     now_ms: u64,
     now: Time,
     /// The paths that show something else now.
     moved: Vec<TreePath>,
-    /// Contents that are to be had again.
+    /// Contents that can be obtained again.
     healed: HashSet<Digest>,
-    /// What was left out, and has to be published after all.
+    /// Omitted changes that must be published after all.
     again: Vec<Vec<Change>>,
 }
 
@@ -50,7 +50,7 @@ impl Intake for Arriving<'_> {
         let Self { ledger, order, fold, .. } = self;
         ledger.observe(change.stamp, self.now_ms);
         if ledger.0.rules.stays_here(&change.path) {
-            // A node with other profiles has sent it. Here the path is our own.
+            // A node with other profiles has sent it. Here the path belongs to this node alone.
             return;
         }
         order.keep(&change.path, fold);
@@ -60,8 +60,8 @@ impl Intake for Arriving<'_> {
             return;
         }
         if waits && self.is_own && order.outbox.is_restamping() {
-            // A run before has sent it. What waits is the same change or a later one of ours, and
-            // stays what is shown.
+            // An earlier run has sent it. The queue has the same change or a later one of ours,
+            // which stays visible.
             let known = fold.register(&change.path);
             if known.is_some_and(|known| known.stamp.node == ledger.node()) {
                 return;
@@ -76,7 +76,7 @@ impl Intake for Arriving<'_> {
 }
 
 impl Ledger {
-    /// Applies a commit of the log; returns the paths that moved. Nothing moves when the commit was
+    /// Applies a commit of the log; returns the paths that moved. Nothing moves if the commit was
     /// applied before.
     ///
     /// Readers see the whole commit or nothing of it.
@@ -130,18 +130,18 @@ impl Ledger {
         moved
     }
 
-    /// Forgets objects that the log does not have any more. `all` is what it has up to `before_ms`; what is younger
-    /// by its name may be there all the same.
+    /// Forgets objects that are no longer in the log. `all` is what the log has up to `before_ms`;
+    /// objects whose names are younger may exist although `all` lacks them.
     pub(in crate::sync) fn forget_unlisted(&self, all: &HashSet<Stamp>, before_ms: u64) {
         let mut order = self.0.order.lock();
         let gone = order.log.forget_unlisted(all, before_ms);
         order.saved.forgotten(gone);
     }
 
-    /// Notes that a batch is remote: as this commit, under any of the names; as none if there was nothing
-    /// to say.
+    /// Notes that a batch is remote: as this commit, under any of the names; as no commit if it was
+    /// empty.
     ///
-    /// The journal lets go of its records later, when the index has what they stand for.
+    /// The journal releases its records later, once the index has what they stand for.
     pub(in crate::sync) fn committed(
         &self,
         batch: &Batch,
@@ -185,8 +185,8 @@ impl Ledger {
                 contents.iter().map(|(digest, _)| *digest).chain(batch.dropped.iter().copied());
             self.0.reliance.note_sent(batch.upto, put);
             order.saved.remote_upto(batch.upto);
-            // What no path points to any more, or is remote anyway, need not be kept. Under the
-            // lock, so that a publish of the same keeps it again.
+            // A content to which no path points any more, or which is remote anyway, need not be
+            // kept. Done under the lock, so that a publish of the same content keeps it again.
             let fold = self.0.fold.read();
             let needless =
                 |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);
@@ -203,14 +203,14 @@ impl Ledger {
         self.0.signs.note_remote(batch.upto);
     }
 
-    /// Returns where the last known frame of a pack ends; 0 for a pack of which nothing is known.
+    /// Returns where the last known frame of a pack ends; 0 for an unknown pack.
     pub(in crate::sync) fn pack_end(&self, pack: &str) -> u64 {
         self.read(|fold| fold.pack_end(pack))
     }
 
-    /// Puts the inline blobs of a commit that is about to be applied into the local tier, where files
-    /// will use them and they are not there yet. What fails is fetched when it is wanted. Blocks on the
-    /// local disk.
+    /// Puts the inline blobs of a commit that is about to be applied into the local tier, if files
+    /// will use them and they are not there yet. A blob that fails is fetched on demand. Blocks on
+    /// the local disk.
     pub(in crate::sync) fn keep_inline(&self, commit: &Commit) {
         let wanted: HashSet<Digest> = {
             let fold = self.0.fold.read();
@@ -239,7 +239,7 @@ impl Ledger {
         self.keep_if(digest, bytes, |_| true).map(drop)
     }
 
-    /// As [`Ledger::keep`], if there `is_room` when this counts as taken. Returns whether there was.
+    /// As [`Ledger::keep`], if `is_room` holds when the blob is counted. Returns whether it did.
     pub(in crate::sync) fn keep_if(
         &self,
         digest: Digest,

@@ -1,11 +1,13 @@
-//! Contents that are set aside: the store refuses them, again and again, and what was published after them goes on.
+//! Contents that are set aside: the store refuses them repeatedly, and later changes are published
+//! nevertheless.
 //!
-//! Owns which they are, also over a restart. Must never let the only copy be evicted as long as a file uses it, nor
-//! forget to try again: what refuses today may be changed.
+//! Owns which contents are set aside, also over a restart. Must never let the only copy be evicted
+//! while a file uses it. Must never stop retrying: the cause of the refusal may be removed.
 //!
-//! In order: the change that puts such a content goes out in its place, without a location. So other nodes see
-//! it before all that came after it. Its entry is a miss to them, as if the bytes were lost, and never an older
-//! version. When the store takes the bytes after all, a commit of its own says where they are.
+//! In order: the change that puts such a content is sent in its place, without a location. So other
+//! nodes see it before all later changes. They see its entry as a miss, as if the bytes were lost,
+//! and never as an older version. If the store accepts the bytes later, a separate commit says
+//! where they are.
 //!
 //! Keeps P5 in-order.
 
@@ -18,29 +20,29 @@ use crate::error::Error;
 use crate::local::{FactBatch, LoadedIndex};
 use crate::namespace::Fold;
 
-/// The name in the index under which they lie.
+/// The name of these contents in the index.
 const ASIDE: &str = "aside";
-/// Contents that are set aside; with more, the next one holds up what comes after it.
+/// The most contents that are set aside; beyond that, the next one holds up all later changes.
 const ASIDE_MAX: usize = 10_000;
 
-/// What is set aside, with the sizes.
+/// The contents that are set aside, with their sizes.
 #[derive(Debug, Default)]
 pub(super) struct Aside {
     contents: BTreeMap<Digest, u64>,
-    /// The same as it was saved.
+    /// The same, as saved.
     saved: BTreeMap<Digest, u64>,
-    /// What the store said last, since the start.
+    /// The last error of the store since the start.
     why: String,
 }
 
-/// What is set aside, for people.
+/// The contents that are set aside, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
     /// How many contents.
     pub contents: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// What the store said of the last one; empty if it was not asked since the start.
+    /// The last error of the store; empty if no content was retried since the start.
     pub why: String,
 }
 
@@ -59,14 +61,14 @@ impl Aside {
         self.contents.len() as u64
     }
 
-    /// Writes what is set aside for the index, if it is not what was saved.
+    /// Writes the contents for the index, if they differ from what was saved.
     pub(super) fn save(&mut self, batch: &mut FactBatch) {
         if self.contents != self.saved {
             self.save_again(batch);
         }
     }
 
-    /// Writes it for the index that is filled anew.
+    /// Writes the contents for an index that is filled again.
     pub(super) fn save_again(&mut self, batch: &mut FactBatch) {
         let all: Vec<([u8; 32], u64)> =
             self.contents.iter().map(|(digest, size)| (*digest.as_bytes(), *size)).collect();
@@ -74,7 +76,7 @@ impl Aside {
         self.saved.clone_from(&self.contents);
     }
 
-    /// Reads what the index has of it; nothing if that is anything else.
+    /// Reads the contents from the index; empty if the data there is anything else.
     pub(super) fn restore(loaded: &LoadedIndex) -> Self {
         let all: Option<Vec<([u8; 32], u64)>> =
             loaded.meta.get(ASIDE).and_then(|bytes| postcard::from_bytes(bytes).ok());
@@ -86,7 +88,7 @@ impl Aside {
 }
 
 impl Ledger {
-    /// Sets a content aside that the store refuses; false if there are too many.
+    /// Sets a content aside that the store refuses; returns false if there are too many.
     pub(in crate::sync) fn set_aside(&self, digest: Digest, size: u64, error: &Error) -> bool {
         {
             let mut order = self.0.order.lock();
@@ -112,7 +114,7 @@ impl Ledger {
         self.0.order.lock().aside.contents.contains_key(digest)
     }
 
-    /// Tells what is set aside, for people.
+    /// Returns what is set aside, for people.
     pub fn aside(&self) -> SetAside {
         let order = self.0.order.lock();
         let Aside { contents, why, .. } = &order.aside;
@@ -120,8 +122,8 @@ impl Ledger {
         SetAside { contents: contents.len() as u64, bytes, why: why.clone() }
     }
 
-    /// Keeps from eviction what an earlier run has set aside: nothing else may ever try it again, on a node that may
-    /// not write.
+    /// Keeps the contents that an earlier run has set aside from eviction: a node that may not
+    /// write never retries them.
     pub(super) fn restore_aside(&self) {
         let order = self.0.order.lock();
         let fold = self.0.fold.read();
@@ -130,7 +132,8 @@ impl Ledger {
         }
     }
 
-    /// Stores again what is set aside and still used, with the next commit; forgets the rest.
+    /// Stores the contents that are set aside and still used again, with the next commit; forgets
+    /// the rest.
     pub(in crate::sync) fn retry_aside(&self) {
         {
             let mut order = self.0.order.lock();
@@ -152,7 +155,7 @@ impl Ledger {
         if fold.uses(digest) && fold.stored_ms(digest).is_none() {
             return self.0.disk.blobs.mark_unsaved(digest);
         }
-        // A path of this node alone may have it, too.
+        // A path of this node alone may have the same content.
         if !own.holds(digest) {
             self.0.disk.blobs.mark_saved(digest);
         }

@@ -1,16 +1,16 @@
-//! Counts: how much was folded, and what went to the store and came from it.
+//! Counts: how much was folded, sent to the store and received from it.
 //!
-//! Owns numbers that people and paces go by. Nothing else may depend on them.
+//! Owns numbers for people and for paces. Nothing else may depend on them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::metrics::Histogram;
 use crate::stamp::Stamp;
 
-/// A commit that is older when it is folded tells nothing of how busy the log is now.
+/// A commit that is older than this when it is folded says nothing about how busy the log is now.
 const FRESH_MS: u64 = 60_000;
 
-/// What went to the store and came from it, counted for people.
+/// What was sent to the store and received from it, counted for people.
 #[derive(Debug, Default)]
 pub struct Traffic {
     /// Blobs that were stored.
@@ -19,7 +19,7 @@ pub struct Traffic {
     pub commits_written: AtomicU64,
     /// Commits of other nodes that were applied.
     pub commits_applied: AtomicU64,
-    /// How long after its close each change of this node was remote.
+    /// The time from the close to the remote, for each change of this node.
     pub publish_delay: Histogram,
     /// How late each commit of another node was applied here.
     pub follower_lag: Histogram,
@@ -29,17 +29,17 @@ pub struct Traffic {
 #[derive(Debug, Default)]
 pub(super) struct LedgerCounts {
     pub(super) traffic: Traffic,
-    /// Commits that were ever folded.
+    /// Commits that were folded since the first run.
     folded: AtomicU64,
-    /// Those of them that were made just before.
+    /// How many of them were folded soon after they were made.
     fresh: AtomicU64,
-    /// How often a purge asked whether bytes are lost.
+    /// How often a purge checked whether bytes are lost.
     #[cfg(test)]
     pub(super) asked_lost: AtomicU64,
 }
 
 impl LedgerCounts {
-    /// Starts with so many commits that earlier runs have folded.
+    /// Starts with the number of commits that earlier runs have folded.
     pub(super) fn new(folded: usize) -> Self {
         Self { folded: AtomicU64::new(folded as u64), ..Self::default() }
     }
@@ -51,17 +51,17 @@ impl LedgerCounts {
         self.fresh.fetch_add(u64::from(fresh), Ordering::Relaxed);
     }
 
-    /// Counts that another namespace has taken the place of the one in use.
+    /// Counts that another namespace has replaced the present one.
     pub(super) fn note_replaced(&self) {
         self.folded.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Tells how many commits were ever folded.
+    /// Returns how many commits were ever folded.
     pub(super) fn folded(&self) -> u64 {
         self.folded.load(Ordering::Relaxed)
     }
 
-    /// Tells how many of them were made just before.
+    /// Returns how many of them were folded soon after they were made.
     pub(super) fn fresh(&self) -> u64 {
         self.fresh.load(Ordering::Relaxed)
     }

@@ -1,6 +1,6 @@
 //! The disk: the parts of the cache directory that the ledger uses.
 //!
-//! Owns that they belong together. What each of them may do is said in `local`.
+//! Owns only the grouping. The rules for each part are in `local`.
 
 use parking_lot::Mutex;
 
@@ -9,14 +9,14 @@ use crate::remote::KnownStore;
 
 /// The parts of the cache directory.
 pub(super) struct Disk {
-    /// Holds the lock of the cache directory for as long as this process uses what is in it.
+    /// Holds the lock of the cache directory while this process uses its contents.
     pub(super) dir: CacheDir,
     pub(super) journal: Journal,
     pub(super) blobs: Blobs,
     pub(super) staging: Staging,
     pub(super) index: Index,
-    /// The generation of the index that was saved last; held during a save.
+    /// The generation of the index that was saved last; locked during a save.
     pub(super) saving: Mutex<u64>,
-    /// What this run has noted in the cache directory of the store that it uses.
+    /// The store in use, as this run has noted it in the cache directory.
     pub(super) bound: Mutex<Option<KnownStore>>,
 }

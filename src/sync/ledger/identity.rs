@@ -1,8 +1,9 @@
-//! The identity of this run, and twins: another node that has this node's identity, because a disk or an image was copied.
+//! The identity of this run, and twins: other nodes with this node's identity, because a disk or an
+//! image was copied.
 //!
-//! Owns what this run's stamps and commits are marked with, and noticing a twin. Must never take an earlier run of this node
-//! for another. Two nodes with one identity can give one stamp to two changes, and one name to two commits, of which the
-//! store keeps one.
+//! Owns the marks of this run in its stamps and commits, and the detection of a twin. Must never
+//! take an earlier run of this node for another node. Two nodes with one identity can give one
+//! stamp to two changes, and one name to two commits. The store keeps only one of the two.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,16 +14,17 @@ use crate::stamp::{NodeId, StampClock};
 use crate::sync::folded_log::FoldedLog;
 use crate::task;
 
-/// Rows of commits that one process may begin; it begins one after a long silence.
+/// The most sequences of commits in one process; a new one begins after a long silence.
 const ROWS_MAX: u64 = 1 << 20;
 
-/// What this run writes under.
+/// The identity under which this run writes.
 #[derive(Debug)]
 pub(super) struct RunIdentity {
     stamps: StampClock,
-    /// What the first row of commits of this run is called; further ones have the numbers that follow.
+    /// The name of the first sequence of commits of this run; further sequences have the numbers
+    /// that follow.
     incarnation: u64,
-    /// Another node has the same, and that was said.
+    /// Another node has the same identity, and this was logged.
     has_twin: AtomicBool,
 }
 
@@ -41,7 +43,7 @@ impl RunIdentity {
         self.incarnation
     }
 
-    /// Reports whether a commit is of another run of this node.
+    /// Reports whether a commit belongs to another run of this node.
     fn is_other_run(&self, commit: &Commit) -> bool {
         let is_of_this_run = commit.incarnation.wrapping_sub(self.incarnation) < ROWS_MAX;
         commit.node == self.stamps.node() && !is_of_this_run
@@ -49,9 +51,9 @@ impl RunIdentity {
 }
 
 impl Ledger {
-    /// Looks whether a commit that was just read is of a twin: under this node's identity, of another run,
-    /// and made after `alone_ms`, when the log of all earlier runs had been read. Says so, once, and sees to
-    /// it that the next start takes another identity.
+    /// Checks whether a commit that was just read is from a twin: it has this node's identity,
+    /// belongs to another run, and was made after `alone_ms`, when the log of all earlier runs had
+    /// been read. If so, logs this once, and makes the next start take another identity.
     pub(in crate::sync) fn note_twin(&self, commit: &Commit, alone_ms: u64) {
         let identity = &self.0.identity;
         if !identity.is_other_run(commit)
@@ -70,7 +72,7 @@ impl Ledger {
         );
     }
 
-    /// Forgets which objects of the log were folded, so that all are read again.
+    /// Forgets which commits were folded, so that all are read again.
     #[cfg(test)]
     pub(in crate::sync) fn forget_seen_for_test(&self) {
         self.log(FoldedLog::forget_seen);

@@ -1,6 +1,8 @@
-//! The listeners: what hears when something moves that the kernel may remember otherwise.
+//! The listeners: callers that are notified when something moves that the kernel may remember
+//! differently.
 //!
-//! Owns them, and the counts by which a caller sees that it has missed nothing. Must never be told with a lock held.
+//! Owns them, and the counts by which a caller sees that it has missed nothing. Must never be
+//! notified with a lock held.
 
 #[cfg(test)]
 mod untold;
@@ -11,29 +13,30 @@ use parking_lot::RwLock;
 
 use crate::name::TreePath;
 
-/// What hears of it.
+/// The callback of a listener.
 pub(super) type Subscriber = Box<dyn Fn(Moved<'_>) + Send + Sync>;
 
 /// What other nodes have moved.
 #[derive(Debug, Clone, Copy)]
 pub struct Moved<'a> {
-    /// What [`Ledger::applied`](super::Ledger::applied) says of it.
+    /// The count of [`Ledger::applied`](super::Ledger::applied) after it.
     pub count: u64,
-    /// The paths that moved; `None` when it may be any. Without one, names are in doubt and nothing moved.
+    /// The paths that moved; `None` if it may be any. An empty slice means that names are in doubt
+    /// and nothing moved.
     pub paths: Option<&'a [TreePath]>,
 }
 
-/// The listeners, and how much they have heard.
+/// The listeners, and how much they were notified of.
 #[derive(Default)]
 pub(super) struct Listeners {
     all: RwLock<Vec<Subscriber>>,
-    /// What they were not told yet, while a test has them wait.
+    /// The notifications that a test delays.
     #[cfg(test)]
     untold: untold::Untold,
-    /// How often something moved that the kernel may remember otherwise; for commits of other nodes counted
-    /// under the lock of the namespace.
+    /// How often something moved that the kernel may remember differently. Commits of other nodes
+    /// are counted under the lock of the namespace.
     applied: AtomicU64,
-    /// How many notifications of that they got.
+    /// How many of these notifications were delivered.
     told: AtomicU64,
     /// Records of this node that were brought into the namespace. Counted under its lock.
     records: AtomicU64,
@@ -44,7 +47,7 @@ impl Listeners {
         self.all.write().push(one);
     }
 
-    /// Counts one notification. It has to be told, once no lock is held.
+    /// Counts one notification. The caller must deliver it once no lock is held.
     pub(super) fn count(&self) -> u64 {
         self.applied.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -54,24 +57,24 @@ impl Listeners {
         self.records.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Tells how many notifications were counted.
+    /// Returns how many notifications were counted.
     pub(super) fn applied(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
 
-    /// Tells how many notifications and records were counted.
+    /// Returns how many notifications and records were counted.
     pub(super) fn changes(&self) -> u64 {
         self.records.load(Ordering::Acquire) + self.applied()
     }
 
-    /// Reports whether something was counted and not told yet.
+    /// Reports whether a notification was counted and not yet delivered.
     pub(super) fn is_telling(&self) -> bool {
-        // In this order: each telling comes after its count.
+        // In this order: each delivery comes after its count.
         let told = self.told.load(Ordering::Acquire);
         self.applied() > told
     }
 
-    /// Tells what was counted.
+    /// Delivers a notification.
     pub(super) fn tell(&self, moved: Moved<'_>) {
         #[cfg(test)]
         if self.untold.keeps(moved) {

@@ -1,9 +1,10 @@
 //! Bad places: where the remote should have a content and does not.
 //!
-//! Owns what this node found out and what others told it, and which node stores a content again: the node that
-//! stored it there, if it still has the bytes, and otherwise the next node that writes it. Must never take a place for bad
-//! because the store does not answer, nor because another node says so: that may be a node whose memory or proxy is
-//! bad. What another node says is a *doubt*: the place is believed in still, and not relied on unseen.
+//! Owns what this node found out and what other nodes reported, and which node stores a content
+//! again: the node that stored it there, if it still has the bytes, and otherwise the next node
+//! that writes it. Must never take a place for bad because the store does not answer, nor because
+//! another node says so: the memory or the proxy of that node may be bad. A report of another node
+//! is a *doubt*: the place is still trusted for reads, but is not relied on without a check.
 //!
 //! Keeps P9 self-healing.
 
@@ -18,27 +19,28 @@ use crate::remote::keys;
 use crate::stamp::NodeId;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
 
-/// Places that are remembered; what is forgotten may be found bad once more.
+/// The most places that are remembered; a forgotten place may be found bad once more.
 const BAD_MAX: usize = 10_000;
-/// How often one content is stored again because others cannot read it: more would mean that those
-/// nodes cannot read at all. After that it waits for its next writer.
+/// How often one content is stored again because other nodes cannot read it: if it fails more
+/// often, those nodes cannot read at all. After that it waits for its next writer.
 const REPAIRS_MAX: u32 = 3;
-/// Contents that this run has stored as objects of their own, whose names do not tell which run stored them. What is forgotten
-/// waits for its next writer.
+/// The most contents that are remembered because this run has stored them as separate objects: the
+/// names of objects do not show which run stored them. A forgotten content waits for its next
+/// writer.
 const OWN_OBJECTS_MAX: usize = 10_000;
 
-/// What is known of bad places, and what is to be done about them.
+/// The known bad places, and the repairs to make.
 #[derive(Debug, Default)]
 pub(super) struct Bad {
-    /// What this node has looked at itself.
+    /// Places that this node has found bad itself.
     places: HashMap<Digest, Location>,
     /// How often each content was stored again.
     repaired: HashMap<Digest, u32>,
-    /// What waits for the next commit.
+    /// Doubts and repairs that wait for the next commit.
     amends: Amends,
     /// Contents that are being renewed.
     renewing: HashSet<Digest>,
-    /// Contents that this run has stored as objects of their own.
+    /// Contents that this run has stored as separate objects.
     own_objects: HashSet<Digest>,
 }
 
@@ -47,8 +49,8 @@ impl Bad {
         self.places.get(digest) == Some(location)
     }
 
-    /// Returns the place of a content that was found bad here. For others it is where the content lies, as far as
-    /// the log says.
+    /// Returns the place of a content that was found bad here. Other nodes still take it for the
+    /// place of the content, according to the log.
     pub(super) fn place(&self, digest: &Digest) -> Option<&Location> {
         self.places.get(digest)
     }
@@ -59,7 +61,7 @@ impl Bad {
         }
     }
 
-    /// Notes what this node has stored.
+    /// Notes the places of contents that this node has stored.
     pub(super) fn note_stored<'a>(&mut self, stored: impl Iterator<Item = &'a (Digest, Location)>) {
         for (digest, location) in stored {
             if location.site == Site::Object && self.own_objects.len() < OWN_OBJECTS_MAX {
@@ -75,14 +77,14 @@ impl Bad {
         }
     }
 
-    /// Has a content stored with the next commit.
+    /// Stores a content again with the next commit.
     pub(super) fn store_again(&mut self, digest: Digest, size: u64) {
         if self.can_store_again(digest, size) {
             self.amends.repairs.push((digest, size));
         }
     }
 
-    /// Reports whether there is room for that, and it is not to be stored already.
+    /// Reports whether there is room for that, and it is not queued already.
     fn can_store_again(&self, digest: Digest, size: u64) -> bool {
         let queued = &self.amends.repairs;
         queued.len() < DOUBTS_MAX && !queued.contains(&(digest, size))
@@ -98,14 +100,14 @@ impl Bad {
         by.is_some_and(|stamp| stamp.node == own)
     }
 
-    /// Has a content stored again that this node has stored, because another node could not read it.
+    /// Stores a content again that this node has stored, because another node could not read it.
     fn repair(&mut self, blobs: &Blobs, digest: Digest, size: u64) {
         if !self.can_store_again(digest, size) {
             return;
         }
         let room = self.repaired.len() < BAD_MAX;
         let times = self.repaired.get(&digest).copied().unwrap_or(0);
-        // Unsaved first: it must not be let go before it is stored.
+        // Unsaved first: it must not be evicted before it is stored.
         if room && times < REPAIRS_MAX && blobs.mark_unsaved(&digest) {
             self.repaired.insert(digest, times + 1);
             self.store_again(digest, size);
@@ -113,7 +115,7 @@ impl Bad {
         }
     }
 
-    /// Notes that renewals have come to their end, one way or the other.
+    /// Notes that renewals have ended, whatever the outcome.
     pub(super) fn end_renewals(&mut self, ended: &[(Digest, u64)]) {
         for (digest, _) in ended {
             self.renewing.remove(digest);
@@ -131,8 +133,8 @@ impl Bad {
     }
 }
 
-/// Learns where a content lies, unless that place is known to be bad. Returns whether a content is
-/// there again that was not to be had.
+/// Notes the location of a content, unless that place is known to be bad. Returns whether a content
+/// can be obtained again that could not be before.
 pub(super) fn learn(
     order: &mut Ordered,
     fold: &mut Fold,
@@ -140,7 +142,7 @@ pub(super) fn learn(
     location: Location,
 ) -> bool {
     if order.bad.is(&digest, &location) {
-        // The node that says so has not heard of it.
+        // The node that names this place does not know that it is bad.
         order.bad.tell(digest, location);
         return false;
     }
@@ -152,8 +154,9 @@ pub(super) fn learn(
 }
 
 impl Ledger {
-    /// Notes that a content is not where it should be, and tells the other nodes. It stays hidden until
-    /// another location is known or it is here again, and is uploaded again when it is published again.
+    /// Notes that a content is not where it should be, and reports this to other nodes. It stays
+    /// hidden until another location is known or it is here again, and is uploaded again when it is
+    /// published again.
     pub fn mark_bad(&self, digest: &Digest, wrong: &Location) {
         {
             let mut order = self.0.order.lock();
@@ -170,7 +173,8 @@ impl Ledger {
         }
     }
 
-    /// Reports whether a content was not where it should be when this node looked, and no other place is known.
+    /// Reports whether this node found that a content is not where it should be, and no other place
+    /// is known.
     pub fn is_damaged(&self, digest: &Digest) -> bool {
         self.0.order.lock().bad.place(digest).is_some()
     }
@@ -180,7 +184,7 @@ impl Ledger {
         {
             let mut order = self.0.order.lock();
             for (digest, size) in contents {
-                // Unsaved first: it must not be let go before it is stored.
+                // Unsaved first: it must not be evicted before it is stored.
                 if self.0.disk.blobs.mark_unsaved(digest) && order.bad.renewing.insert(*digest) {
                     order.bad.amends.renewals.push((*digest, *size));
                 }
@@ -189,18 +193,19 @@ impl Ledger {
         self.0.signs.wake();
     }
 
-    /// Reports whether contents are being stored again that [`Ledger::store_again`] was given.
+    /// Reports whether contents that [`Ledger::store_again`] was given are still being stored.
     pub(in crate::sync) fn is_renewing(&self) -> bool {
         !self.0.order.lock().bad.renewing.is_empty()
     }
 
-    /// Takes in what another node could not read: from now on this node does not rely on it unseen. A program that opens
-    /// it reads and verifies it, as always; a writer stores it again. If this node has stored it there and has the
-    /// bytes, it stores them again at once.
+    /// Takes in doubts: another node could not read these contents. From now on this node does not
+    /// rely on their places without a check. A program that opens such a file reads and verifies
+    /// it, as always; a writer stores the content again. If this node has stored it there and has
+    /// the bytes, it stores them again at once.
     pub(super) fn hear(&self, order: &mut Ordered, fold: &Fold, doubts: Vec<Doubt>) {
         for Doubt { digest, location } in doubts {
             let known = fold.location(&digest);
-            // It is somewhere else, or where no node looks any more.
+            // It is at another place, or where no node looks any more.
             if known.is_some_and(|known| {
                 known != location || self.0.reliance.is_expired(known.stored_ms)
             }) || self.0.reliance.is_doubted(&digest, location.stored_ms)
@@ -214,8 +219,8 @@ impl Ledger {
         }
     }
 
-    /// Returns the time to note for contents that are being stored now: what was found bad is older,
-    /// also where clocks differ, because the youngest location wins everywhere.
+    /// Returns the time to note for contents that are being stored now. It is later than that of
+    /// the bad places, even if clocks differ, because the youngest location wins everywhere.
     pub(in crate::sync) fn storing_ms<'a>(
         &self,
         contents: impl Iterator<Item = &'a Digest>,

@@ -1,4 +1,4 @@
-//! Starting: from what the index and the journal have kept to the namespace.
+//! Starting: builds the namespace from what index and journal have kept.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -32,9 +32,9 @@ use crate::remote::Remote;
 use crate::stamp::Stamp;
 use crate::sync::room::Room;
 
-/// What a ledger is made of.
+/// The parts of a ledger.
 pub struct LedgerParts {
-    /// The cache directory; the ledger holds it as long as it lives.
+    /// The cache directory; the ledger keeps it locked while it exists.
     pub dir: CacheDir,
     /// The index.
     pub index: Index,
@@ -50,9 +50,9 @@ pub struct LedgerParts {
     pub clock: Clock,
     /// How long a writer waits for room.
     pub full_wait: Duration,
-    /// What is known of clients.
+    /// The known facts about clients.
     pub profiles: Profiles,
-    /// All that programs change stays on this node.
+    /// Whether all changes of programs stay on this node.
     pub private: bool,
 }
 
@@ -63,7 +63,7 @@ impl fmt::Debug for LedgerParts {
 }
 
 impl Ledger {
-    /// Opens the journal and rebuilds the namespace, without asking the store anything.
+    /// Opens the journal and rebuilds the namespace, without a request to the store.
     ///
     /// Everything that was published and is not remote is queued again.
     ///
@@ -80,9 +80,10 @@ impl Ledger {
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
             tracing::info!(
-                "this node was away for longer than entries live: what it knew is forgotten"
+                "this node was absent for longer than entries live: its old namespace is forgotten"
             );
-            // All of it is past its age but what others have used since, and that they know; and what only this node has.
+            // All of it is past its age, except what other nodes have used since, which they know,
+            // and what only this node has.
             parts.index.renew();
             let mut kept = Fold::new();
             for path in apart.keys() {
@@ -135,7 +136,8 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Refuses to begin a private mount over changes that were meant for the store: nothing would ever upload them.
+    /// Refuses a private mount if there are changes that were meant for the store: nothing would
+    /// ever upload them.
     fn refuse_backlog(&self) -> Result<()> {
         let left = {
             let order = self.0.order.lock();
@@ -151,7 +153,7 @@ impl Ledger {
         Err(Error::new(Kind::Invalid, op))
     }
 
-    /// Makes blobs of the contents that are in the namespace and whose bytes an earlier run left in staging: it
+    /// Makes blobs of contents in the namespace whose bytes an earlier run left in staging: it
     /// stopped between the close of a file and the end of its last descriptor.
     fn adopt_leftovers(&self) {
         let left = self.0.disk.staging.take_leftovers();
@@ -159,7 +161,7 @@ impl Ledger {
             return;
         }
         let sizes: HashSet<u64> = left.iter().map(Leftover::size).collect();
-        // Reading a leftover is worth it only where its size is that of a content that is missing.
+        // Reading a leftover is worthwhile only if its size is that of a missing content.
         let mut missing: HashMap<Digest, u64> = HashMap::new();
         self.read(|fold| {
             let contents = fold.registers().filter_map(|(_, register)| register.entry?.content());
@@ -185,7 +187,7 @@ impl Ledger {
         tracing::info!(
             files = left.len(),
             adopted,
-            "looked at what an earlier run left in staging"
+            "examined the files that an earlier run left in staging"
         );
     }
 
@@ -202,7 +204,7 @@ impl Ledger {
         Ok(Some(digest))
     }
 
-    /// Makes sure that what we stamp from now on comes after everything that is known.
+    /// Makes sure that all stamps from now on are greater than every known one.
     fn observe_all(&self) {
         let now_ms = self.now_ms();
         let latest = self.read(|fold| {
@@ -218,7 +220,7 @@ impl Ledger {
         order.given.restore(named_ms.unwrap_or(0), greatest.unwrap_or_default());
     }
 
-    /// Applies what the journal has kept.
+    /// Applies the records of the journal.
     fn replay(&self, records: Vec<Record>) {
         if records.is_empty() {
             return;
@@ -253,14 +255,14 @@ impl Ledger {
                 if self.0.remote.is_some() {
                     order.outbox.track_again(change, &fold, &queued);
                     self.note_put(record.seq, &order, &fold, &change.op);
-                    // The remote may be another than the one that is known to have it.
+                    // The remote may be another one than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
                     {
                         self.0.disk.blobs.mark_unsaved(&digest);
                     }
                 }
-                // An earlier change of ours has gone under a new stamp, just before the run ended.
+                // An earlier change of ours was sent under a new stamp, just before the run ended.
                 let overtaken = fold.register(&change.path).is_some_and(|known| {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
@@ -290,22 +292,19 @@ impl Ledger {
             }
         }
         drop(order);
-        tracing::info!(
-            records = count,
-            "took over from the journal what an earlier run had published"
-        );
+        tracing::info!(records = count, "restored the changes of an earlier run from the journal");
     }
 }
 
-/// Reports whether changes that this node has not heard of can be gone from the log: then what it knows
-/// from before may have been replaced without a trace.
+/// Reports whether changes that this node has not received can be gone from the log. Then entries
+/// that it knows may have been replaced without a trace.
 fn lacks(order: &Ordered, parts: &LedgerParts) -> bool {
     parts.remote.as_ref().is_some_and(|remote| {
         order.times.may_lack(Age::of(remote.effective_expiry()), remote.now_ms())
     })
 }
 
-/// Brings back what the index remembered.
+/// Restores what the index remembered.
 fn restore(order: &mut Ordered, loaded: LoadedIndex) -> Fold {
     (order.saved, order.log) = Saved::restore(&loaded);
     order.aside = Aside::restore(&loaded);

@@ -1,9 +1,10 @@
-//! The outbox: what this node shows and others do not know.
+//! The outbox: what this node shows and other nodes do not know.
 //!
-//! Owns the changes on their way to the store (`queue`), those that wait for company (`touch`, `ride`), those that stay here
-//! (`apart`), what was left out because others had it (`needless`) and the new stamps of late changes (`restamp`). Of each
-//! path with such changes it keeps what others know instead. Must never lose one of these answers: a snapshot, the index
-//! and `gc` rely on them where the namespace shows something else.
+//! Owns the changes that are pending for the store (`queue`), those that wait to be sent with
+//! others (`touch`, `ride`), those that stay here (`apart`), those that were omitted because other
+//! nodes had made them (`needless`), and the new stamps of late changes (`restamp`). For each path
+//! with such changes it keeps what other nodes know instead. Must never lose this knowledge: a
+//! snapshot, the index and `gc` rely on it where the namespace shows something else.
 
 mod apart;
 mod hold;
@@ -38,46 +39,48 @@ use crate::sync::batch::Batch;
 use crate::sync::doubts::Amends;
 use crate::sync::room::PENDING_RECORDS_MAX;
 
-/// Records, and bytes of changes (roughly), with which nothing but removals is taken any more: a program that only makes
-/// names and changes attributes begins no file, and is not asked to wait before.
+/// From this many pending records, or bytes of changes (approximately), only removals are accepted:
+/// a program that only makes names and changes attributes begins no file, so it is not slowed
+/// earlier.
 const RECORDS_MAX: u64 = 2 * PENDING_RECORDS_MAX;
 const PENDING_META_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the namespace in memory with which the same holds: some fifteen million entries with usual paths.
+/// From this many bytes of the namespace in memory, only removals are accepted, too: about fifteen
+/// million entries with usual paths.
 const NAMESPACE_BYTES_MAX: u64 = 2 << 30;
 
-/// What others do not know, and what they know instead.
+/// What other nodes do not know, and what they know instead.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     queue: Queue,
     apart: Apart,
     touched: Touched,
     left_out: LeftOut,
-    /// Set while late changes go.
+    /// Set while late changes are being sent.
     late: Option<Restamp>,
 }
 
 impl Outbox {
-    /// Reports whether a path shows what others do not know, or not yet.
+    /// Reports whether a path shows something that other nodes do not know, or not yet.
     pub(super) fn is_ahead(&self, path: &TreePath) -> bool {
         self.queue.has(path) || self.apart.has(path) || self.touched.has(path)
     }
 
-    /// Reports whether a path has changes on their way to the store.
+    /// Reports whether a path has changes that are pending for the store.
     pub(super) fn is_queued(&self, path: &TreePath) -> bool {
         self.queue.has(path)
     }
 
-    /// Reports whether a path shows a version that stays here, or waits for company.
+    /// Reports whether a path shows a version that stays here, or waits to be sent with others.
     pub(super) fn is_apart(&self, path: &TreePath) -> bool {
         self.apart.has(path)
     }
 
-    /// Reports whether a path shows what a private mount has made of it.
+    /// Reports whether a path shows a change of a private mount.
     pub(super) fn is_private(&self, path: &TreePath) -> bool {
         self.apart.why(path) == Some(ApartReason::Private)
     }
 
-    /// Reports whether it does by a change with this stamp.
+    /// Reports whether a path shows the change of a private mount with this stamp.
     pub(super) fn is_private_version(&self, path: &TreePath, stamp: Stamp) -> bool {
         self.apart.is_private(path, stamp)
     }
@@ -87,7 +90,7 @@ impl Outbox {
         self.apart.has_private()
     }
 
-    /// Yields the paths behind one, up to another, that a private mount has changed.
+    /// Yields the paths after one, up to another, that a private mount has changed.
     pub(super) fn private_between<'a>(
         &'a self,
         after: &TreePath,
@@ -96,22 +99,23 @@ impl Outbox {
         self.apart.private_between(after, upto)
     }
 
-    /// Reports whether others need not ever hear of what a path shows: all of it is in the queue, which may leave it out.
+    /// Reports whether other nodes may never need what a path shows: all of it is in the queue,
+    /// which may omit it.
     pub(super) fn is_unheard(&self, path: &TreePath) -> bool {
         self.queue.is_private(path) && !self.apart.has(path)
     }
 
-    /// Reports whether nothing stays here, and nothing has given way of late.
+    /// Reports whether no version stays here, and none was replaced recently.
     pub(super) fn keeps_nothing(&self) -> bool {
         self.apart.is_empty()
     }
 
-    /// Reports whether late changes go under new stamps.
+    /// Reports whether late changes are being sent under new stamps.
     pub(super) fn is_restamping(&self) -> bool {
         self.late.is_some()
     }
 
-    /// Returns what others know of a path that shows `shown`.
+    /// Returns what other nodes know of a path that shows `shown`.
     pub(super) fn known_to_others(
         &self,
         path: &TreePath,
@@ -128,7 +132,8 @@ impl Outbox {
         }
     }
 
-    /// Reports whether a content is in what others know of a path that shows something else, or may soon.
+    /// Reports whether a content is part of what other nodes know of a path that shows something
+    /// else, or may soon.
     pub(super) fn uses(&self, digest: &Digest) -> bool {
         self.queue.uses(digest) || self.apart.uses(digest) || self.touched.uses(digest)
     }
@@ -136,7 +141,7 @@ impl Outbox {
     /// Notes that a change is about to be applied to `fold` and queued.
     pub(super) fn track(&mut self, change: &Change, fold: &Fold) {
         if self.apart.has(&change.path) {
-            // What is shown is not what others know.
+            // Other nodes do not know what is shown.
             let known = self.apart.known(&change.path);
             let is_known = known.as_ref().is_some_and(|known| known.entry.is_some());
             self.queue.track(change, known, is_known);
@@ -153,17 +158,17 @@ impl Outbox {
         }
     }
 
-    /// As [`Outbox::track`], of a change that an earlier run has left in the journal. `queued` are the stamps of all that it
-    /// has left.
+    /// As [`Outbox::track`], for a change that an earlier run has left in the journal. `queued`
+    /// holds the stamps of all changes that it has left.
     pub(super) fn track_again(&mut self, change: &Change, fold: &Fold, queued: &HashSet<Stamp>) {
         self.track(change, fold);
         self.queue.disown(&change.path, queued);
-        // The run before may have sent it without noting that.
+        // The earlier run may have sent it without noting that.
         self.queue.touch(&change.path);
     }
 
-    /// Notes a change that others know, but for what is kept beside a version that stays here. Returns whether changes
-    /// of its path are on their way.
+    /// Notes a change that other nodes know, unless it concerns a version that stays here. Returns
+    /// whether changes of its path are pending.
     pub(super) fn hear(&mut self, change: &Change) -> bool {
         if !self.apart.has(&change.path) {
             self.touched.hear(change);
@@ -171,13 +176,14 @@ impl Outbox {
         self.queue.hear(change)
     }
 
-    /// Looks at a change of another node that is shown now. Returns what was left out at its path if that is the later of
-    /// the two.
+    /// Checks a change of another node that is shown now. Returns the changes that were omitted at
+    /// its path, if they are later.
     pub(super) fn take_left_out(&mut self, change: &Change) -> Option<Vec<Change>> {
         self.left_out.hear(change)
     }
 
-    /// Reports whether a change that stays here has given way to others, before the journal let go of it.
+    /// Reports whether a change that stays here was replaced by one of another node before the
+    /// journal released it.
     pub(super) fn is_gone(&self, change: &Change) -> bool {
         self.apart.is_gone(change)
     }
@@ -187,8 +193,8 @@ impl Outbox {
         self.queue.changes_left()
     }
 
-    /// Adds what moved of the versions that stay here to what is saved, with the registers that belong to them. `acked` is
-    /// the last record that the journal has let go of. Reports whether anything did.
+    /// Adds what moved of the versions that stay here to a save, with their registers. `acked` is
+    /// the last record that the journal has released. Reports whether anything moved.
     pub(super) fn save(&mut self, fold: &Fold, acked: Seq, batch: &mut FactBatch) -> bool {
         let moved = self.apart.take_moved(acked);
         for path in &moved {
@@ -201,21 +207,21 @@ impl Outbox {
         !moved.is_empty()
     }
 
-    /// Writes all of the versions that stay here for the index that is filled anew. Registers come with those of all
-    /// paths.
+    /// Writes all versions that stay here for an index that is filled again. Their registers are
+    /// written with those of all paths.
     pub(super) fn save_again(&mut self, acked: Seq, batch: &mut FactBatch) {
         self.apart.save_again(acked, batch);
     }
 
-    /// Returns what the index is to have for a path, while it is filled.
+    /// Returns the register that the index gets for a path while it is filled.
     pub(super) fn filled(&self, path: &TreePath, shown: Register) -> Option<Register> {
         self.apart.filled(path, shown)
     }
 }
 
 impl Ledger {
-    /// Refuses what would make the namespace or the queue grow beyond their bounds. Removals are always taken:
-    /// they are the way back.
+    /// Refuses changes that would make the namespace or the queue exceed their bounds. Removals are
+    /// always accepted: they make room.
     pub(super) fn check_bounds(&self, order: &Ordered, changes: &[Change]) -> Result<()> {
         if changes.iter().all(|change| change.op == Op::Remove) {
             return Ok(());
@@ -231,7 +237,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Puts a record on its way to the remote: it is in the journal, and its changes were tracked.
+    /// Queues a record for the remote: it is in the journal, and its changes were tracked.
     pub(super) fn enqueue(
         &self,
         order: &mut Ordered,
@@ -244,7 +250,7 @@ impl Ledger {
         self.0.signs.wake();
     }
 
-    /// Reports what is not yet remote, with what the store refuses.
+    /// Returns what is not yet remote, including contents that the store refuses.
     pub fn pending(&self) -> Pending {
         let (records, bytes, oldest) = self.0.order.lock().outbox.queue.totals();
         let waited = oldest.map_or(Duration::ZERO, |at| self.0.clock.mono().saturating_sub(at));
@@ -253,14 +259,15 @@ impl Ledger {
         Pending { records, bytes, oldest_ms: waited.as_millis() as u64 }
     }
 
-    /// Counts records that wait for a batch, that are held, and that are in a batch; and contents that are set aside.
+    /// Counts records that wait for a batch, records that are held, and records in a batch; and
+    /// contents that are set aside.
     pub(in crate::sync) fn stages(&self) -> (u64, u64, u64, u64) {
         let order = self.0.order.lock();
         let (queued, held, taken) = order.outbox.queue.stages(self.0.clock.mono(), HOLD_MAX);
         (queued, held, taken, order.aside.len())
     }
 
-    /// Says whether there is a batch to take; `enough` bytes for packs make one.
+    /// Returns whether there is a batch to take; `enough` bytes for packs make one.
     pub(in crate::sync) fn outlook(&self, enough: u64) -> Outlook {
         let order = self.0.order.lock();
         match order.outbox.queue.outlook(self.0.clock.mono(), enough, HOLD_MAX) {
@@ -287,7 +294,7 @@ impl Ledger {
         self.board(&order, &self.0.fold.read(), &mut batch);
         let mut fold = self.0.fold.write();
         for (path, removed, before) in resets {
-            // A later change in the queue stands.
+            // A later change in the queue stays.
             if fold.register(&path).is_some_and(|register| register.stamp == removed) {
                 fold.reset(&path, before);
             }
@@ -295,7 +302,8 @@ impl Ledger {
         Some(batch)
     }
 
-    /// Notes that some records of a private mount need not wait for the store. Returns false when none waits.
+    /// Notes that some records of a private mount need not wait for the store. Returns false if
+    /// none waits.
     pub(in crate::sync) fn settle_private(&self) -> bool {
         let now = self.0.clock.mono();
         let Some(taken) = self.0.order.lock().outbox.queue.take(now, HOLD_MAX) else {
@@ -306,13 +314,13 @@ impl Ledger {
         true
     }
 
-    /// Lets go of everything that is held.
+    /// Releases all held records.
     pub(in crate::sync) fn release_all(&self) {
         self.0.order.lock().outbox.queue.release_all();
         self.0.signs.wake();
     }
 
-    /// Notes that others know what was in the oldest batch that was taken.
+    /// Notes that other nodes know the changes of the oldest batch that was taken.
     pub(super) fn landed(&self, order: &mut Ordered, batch: &Batch) {
         order.outbox.queue.done(batch);
         self.rides_landed(order, batch);
@@ -325,8 +333,8 @@ impl Ledger {
         self.0.signs.room().note_pending(records, bytes);
     }
 
-    /// Puts what is not remote, and what never will be, over a namespace that takes the place of this one. Times that were
-    /// not sent yet go with the old one.
+    /// Applies changes that are not remote, and those that never will be, to a namespace that
+    /// replaces this one. Times that were not sent yet are lost with the old one.
     pub(super) fn keep_own(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
         for path in order.own.paths().filter(|path| !order.outbox.apart.has(path)) {
             if let Some(register) = old.register(path) {

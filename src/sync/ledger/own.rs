@@ -1,13 +1,13 @@
-//! What belongs to this node alone: temporaries, statistics and locks, as the profiles of clients say, and the
-//! editions of units.
+//! Paths that belong to this node alone: temporary files, statistics and locks, according to the
+//! profiles of clients, and the editions of units.
 //!
-//! Such a change is journalled and applied as any other, and is never sent. Owns the table of these paths and of
-//! their contents, of which no other copy exists. Must never let one of these contents be evicted, nor let any of
-//! these paths go into a commit or a checkpoint.
+//! Such a change is journalled and applied like any other, and is never sent. Owns the table of
+//! these paths and of their contents. No other copy of these contents exists. Must never let one of
+//! them be evicted. Must never let one of these paths get into a commit or a checkpoint.
 //!
-//! The kind belongs to the path of a change, not to the file. So a rename from a temporary name to a shared one is
-//! a removal that stays here and a put that is sent, with the content, and a rename the other way is a removal
-//! that is sent.
+//! The kind belongs to the path of a change, not to the file. So a rename from a temporary name to
+//! a shared one is a removal that stays here and a put that is sent, with the content. A rename the
+//! other way is a removal that is sent.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,9 +20,10 @@ use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::{Change, Fold, OWN_PATHS_MAX, Op, Time};
 
-/// The name in the index under which the paths lie.
+/// The name of the paths in the index.
 pub(super) const OWN: &str = "own";
-/// The part of the local tier that contents of this node alone may take: nothing can evict them.
+/// The fraction of the local tier that contents of this node alone may take: they cannot be
+/// evicted.
 const OWN_PART: u64 = 2;
 
 /// A content with its size.
@@ -32,15 +33,15 @@ pub(super) type SizedContent = Option<(Digest, u64)>;
 #[derive(Debug, Default)]
 pub(super) struct Own {
     paths: BTreeMap<TreePath, SizedContent>,
-    /// How many of them have a content.
+    /// The contents, each with the number of paths that have it.
     contents: HashMap<Digest, u32>,
     bytes: u64,
-    /// Paths have come or gone since the table was saved.
+    /// Whether paths were added or removed since the table was saved.
     moved: bool,
 }
 
 impl Own {
-    /// Reports whether a content is one that this node alone has, as far as these paths go.
+    /// Reports whether one of these paths has a content.
     pub(super) fn holds(&self, digest: &Digest) -> bool {
         self.contents.contains_key(digest)
     }
@@ -55,7 +56,8 @@ impl Own {
         self.paths.keys()
     }
 
-    /// Notes what a path has now, `None` for nothing. Returns the content it had that no other of the paths has.
+    /// Notes the content of a path, `None` for no path. Returns its old content if no other of the
+    /// paths has it.
     fn set(&mut self, path: &TreePath, has: Option<SizedContent>) -> Option<Digest> {
         let content = has.flatten();
         if let Some((digest, size)) = content {
@@ -78,7 +80,8 @@ impl Own {
         Some(digest)
     }
 
-    /// Refuses what would make the data of this node alone grow beyond its part of a tier of that size.
+    /// Refuses changes that would make the data of this node alone exceed its part of a tier of
+    /// this size.
     pub(super) fn check(
         &self,
         rules: &StayRules,
@@ -86,7 +89,7 @@ impl Own {
         changes: &[Change],
         stays: &Stays,
     ) -> Result<()> {
-        // What they add, and what they take away: a rename is both.
+        // What the changes add, and what they remove: a rename does both.
         let ((mut paths, mut bytes), (mut fewer_paths, mut fewer_bytes)) = ((0, 0), (0, 0));
         for (number, change) in changes.iter().enumerate() {
             let counts = stays.has(number) && !stays.note.private;
@@ -121,7 +124,7 @@ impl Own {
         Ok(())
     }
 
-    /// Writes the paths for the index, if they are not the saved ones.
+    /// Writes the paths for the index, if they differ from the saved ones.
     pub(super) fn save(&mut self, batch: &mut FactBatch) {
         if std::mem::take(&mut self.moved) {
             let mut bytes = Vec::new();
@@ -133,13 +136,13 @@ impl Own {
         }
     }
 
-    /// Has the paths saved again, because the index is filled anew.
+    /// Marks the paths to be saved again, because the index is filled again.
     pub(super) fn save_again(&mut self) {
         self.moved = true;
     }
 }
 
-/// Reads paths as the index has them; ends at what cannot be one.
+/// Decodes the paths from the index; stops at invalid data.
 fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
     let mut paths = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>()
@@ -153,7 +156,7 @@ fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
 }
 
 impl Ledger {
-    /// Brings a change that stays here into the namespace.
+    /// Applies a change that stays here to the namespace.
     pub(super) fn apply_own(
         &self,
         order: &mut Ordered,
@@ -171,7 +174,7 @@ impl Ledger {
         self.note_own(order, fold, &change.path);
     }
 
-    /// Notes what a path of this node alone has now, and lets go of what it had.
+    /// Notes the present content of a path of this node alone, and releases its old one.
     pub(super) fn note_own(&self, order: &mut Ordered, fold: &Fold, path: &TreePath) {
         let entry = fold.register(path).and_then(|register| register.entry);
         let has = entry.map(|entry| entry.content().filter(|(_, size)| *size > 0));
@@ -181,7 +184,7 @@ impl Ledger {
         self.set_own(order, fold, path, has);
     }
 
-    /// Notes that a path has a content of this node alone, or none; lets go of what it had.
+    /// Notes that a path has a content of this node alone, or none; releases its old one.
     pub(super) fn set_own(
         &self,
         order: &mut Ordered,
@@ -197,12 +200,12 @@ impl Ledger {
         }
     }
 
-    /// Brings back what the index has kept of these paths.
+    /// Restores these paths from the index.
     pub(super) fn restore_own(&self, saved: Option<&Vec<u8>>) {
         let mut order = self.0.order.lock();
         let fold = self.0.fold.read();
         for path in saved.map(|bytes| decode(bytes)).unwrap_or_default() {
-            // The profiles may say something else now: then it is a path as any other.
+            // The profiles may have changed: then it is a path like any other.
             if self.0.rules.stays_here(&path) && fold.register(&path).is_some() {
                 self.note_own(&mut order, &fold, &path);
             }

@@ -1,8 +1,9 @@
-//! Purging: forgetting what is so long past its age that no node can show it any more, and where contents lie that no
-//! file has; without a remote, tombstones of units that say nothing any more.
+//! Purging: forgets what is so long past its age that no node can show it any more, and the
+//! locations of contents that no file has. Without a remote, also forgets tombstones of units that
+//! have no effect any more.
 //!
-//! Owns the way through the namespace, in steps: no lock is held for longer than one of them. Each node purges
-//! by itself. Must never forget what waits in the journal.
+//! Owns the walk through the namespace, in steps: no lock is held for longer than one step. Each
+//! node purges by itself. Must never forget what waits in the journal.
 
 use super::stay_rules::StayRules;
 use super::{Ledger, Moved, Ordered};
@@ -12,15 +13,15 @@ use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
 use crate::stamp::Stamp;
 use crate::sync::times::LOG_GRACE;
 
-/// Registers or locations that are looked at in one step.
+/// How many registers or locations are examined in one step.
 const STEP: usize = 250;
 
-/// How far a purge has come.
+/// The progress of a purge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::sync) enum PurgeMark {
-    /// The registers up to this path were looked at.
+    /// The registers up to this path were examined.
     Registers(TreePath),
-    /// The locations up to this mark were looked at.
+    /// The locations up to this mark were examined.
     Locations(u32),
 }
 
@@ -32,8 +33,8 @@ impl PurgeMark {
 }
 
 impl Ledger {
-    /// Looks at some of the namespace, from a mark on, and forgets what is due. Returns where to go on;
-    /// `None` at the end.
+    /// Examines a part of the namespace, from a mark on, and forgets what is due. Returns where to
+    /// continue; `None` at the end.
     pub(in crate::sync) fn purge(&self, from: &PurgeMark) -> Option<PurgeMark> {
         if self.0.remote.is_none() {
             return match from {
@@ -43,7 +44,7 @@ impl Ledger {
         }
         let listed_ms = self.listed_ms();
         if self.now_ms() > listed_ms.saturating_add(self.0.reliance.kept_age().trust_ms()) {
-            // Others may have stored again what looks old here.
+            // Other nodes may have stored again what looks old here.
             return None;
         }
         match from {
@@ -71,7 +72,7 @@ impl Ledger {
             let mut fold = self.0.fold.write();
             due.retain(|path| {
                 let order = &mut *order;
-                // It may have been written since, or waits in the journal.
+                // It may have been written since, or wait in the journal.
                 let private = order.outbox.is_private(path);
                 let again = fold.register(path).is_some_and(|register| {
                     (private && self.is_lost(&fold, &register))
@@ -96,11 +97,11 @@ impl Ledger {
                 count = Some(self.0.listeners.count());
             }
             drop((fold, order));
-            // What others have is shown again.
+            // What other nodes have is shown again.
             if let Some(count) = count {
                 self.0.listeners.tell(Moved { count, paths: Some(&shown) });
             }
-            tracing::debug!(entries = due.len(), "forgotten, long past their age");
+            tracing::debug!(entries = due.len(), "forgot entries that are long past their age");
         }
         if let Some(path) = last {
             return PurgeMark::Registers(path);
@@ -111,7 +112,7 @@ impl Ledger {
         PurgeMark::Locations(0)
     }
 
-    /// Returns the paths behind one, up to another, whose private versions were evicted.
+    /// Returns the paths after one, up to another, whose private versions were evicted.
     fn lost_between(&self, from: &TreePath, upto: Option<&TreePath>) -> Vec<TreePath> {
         let Some(upto) = upto else { return Vec::new() };
         let order = self.0.order.lock();
@@ -123,11 +124,12 @@ impl Ledger {
         private.filter(is_lost).cloned().collect()
     }
 
-    /// Forgets the tombstones of members by which no unit is a miss: it has no entry point, or one that came later.
+    /// Forgets tombstones of members that make no unit a miss: the unit has no entry point, or a
+    /// later one.
     fn purge_alone(&self, from: &TreePath) -> Option<PurgeMark> {
         let (mut last, mut due) = (None, Vec::new());
         self.read(|fold| {
-            // Those of one unit come one after another.
+            // The members of one unit are adjacent.
             let mut mark = None;
             for (path, register) in fold.registers_after(from).take(STEP) {
                 if register.entry.is_none()
@@ -159,8 +161,8 @@ impl Ledger {
         last.map(PurgeMark::Registers)
     }
 
-    /// Looks at the namespace as it was when everything that was expired then was shown last by the node
-    /// whose clock is slowest, and could be stored again.
+    /// Looks at the namespace as of a time in the past: then the node with the slowest clock could
+    /// last show, and store again, everything that was expired.
     fn back_then<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
         let age = self.0.reliance.kept_age();
         self.living(fold, |living| {
@@ -183,8 +185,9 @@ impl Ledger {
         register.entry.as_ref().is_some_and(|entry| self.hidden_in(fold, entry))
     }
 
-    /// Forgets locations of contents that no file has: those past their age, and those that no file had for the time
-    /// after which no node may rely on them, and `gc` may delete them.
+    /// Forgets locations of contents that no file has. These are locations past their age, and
+    /// those that have been unused so long that no node may rely on them and `gc` may delete the
+    /// objects.
     fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
         let (mut last, mut unused) = (None, Vec::new());
         self.read(|fold| {
@@ -209,7 +212,8 @@ impl Ledger {
     }
 
     fn is_over(&self, order: &Ordered, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
-        // What others know of a path, or will again, needs it although the path shows something else here.
+        // Other nodes may know this content at a path, or will again, although the path shows
+        // something else here.
         let known = order.outbox.uses(digest);
         if known {
             fold.wake(digest);

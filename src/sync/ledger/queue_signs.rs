@@ -1,7 +1,7 @@
-//! Signs of the queue: what tasks and writers see of it without its lock.
+//! Signs of the queue: what tasks and writers can read without its lock.
 //!
-//! Owns the wake-ups and the number of the last record that is remote. Must never be ahead of the queue: a record counts as
-//! remote once the queue has let go of it.
+//! Owns the wake-ups and the number of the last record that is remote. Must never be ahead of the
+//! queue: a record counts as remote only after the queue has released it.
 
 use tokio::sync::{Notify, watch};
 
@@ -11,24 +11,26 @@ use crate::sync::room::Room;
 /// The signs.
 #[derive(Debug)]
 pub(super) struct QueueSigns {
-    /// Moves when something was queued or released, or is wanted soon.
+    /// Notified when something was queued or released, or is wanted soon.
     moved: Notify,
     /// The last record that is remote.
     remote_upto: watch::Sender<Seq>,
     /// The last record that an earlier run has left.
     replayed: Seq,
-    /// What waits, for callers without the lock, and the callers that wait for it.
+    /// The number of pending records, for callers without the lock, and the callers that wait for
+    /// room.
     room: Room,
 }
 
 impl QueueSigns {
-    /// Starts with all records up to one remote; an earlier run has left those up to `replayed`.
+    /// Starts with all records up to `remote_upto` remote; an earlier run has left those up to
+    /// `replayed`.
     pub(super) fn new(remote_upto: Seq, replayed: Seq, room: Room) -> Self {
         let (moved, remote_upto) = (Notify::new(), watch::Sender::new(remote_upto));
         Self { moved, remote_upto, replayed, room }
     }
 
-    /// Wakes what waits for the queue to move.
+    /// Wakes tasks that wait for the queue to move.
     pub(super) fn wake(&self) {
         self.moved.notify_waiters();
     }
@@ -44,12 +46,12 @@ impl QueueSigns {
         self.room.note_progress();
     }
 
-    /// Tells up to which record everything is remote.
+    /// Receives up to which record everything is remote.
     pub(super) fn remote_upto(&self) -> watch::Receiver<Seq> {
         self.remote_upto.subscribe()
     }
 
-    /// Reports whether all that an earlier run has left is remote.
+    /// Reports whether all records of an earlier run are remote.
     pub(super) fn is_replayed(&self) -> bool {
         *self.remote_upto.borrow() >= self.replayed
     }

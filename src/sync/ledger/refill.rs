@@ -1,7 +1,7 @@
-//! Filling the index with everything, because it was lost or because everything was made anew.
+//! Filling the index with everything, because it was lost or because the namespace was rebuilt.
 //!
-//! Must never need a second copy of what is known, nor hold a lock for longer than a part takes: what
-//! moves meanwhile is saved behind it, as always, and overrules it.
+//! Must never need a second copy of the namespace, nor hold a lock for longer than one part takes.
+//! What moves meanwhile is saved after it, as always, and overrides it.
 
 use super::Ledger;
 use super::save::GATHER_FACTS;
@@ -19,7 +19,7 @@ impl Ledger {
         self.refill_with(generation, || ())
     }
 
-    /// Fills the index as if it were lost; calls `between` when the first part is there.
+    /// Fills the index as if it were lost; calls `between` after the first part.
     #[cfg(test)]
     pub(in crate::sync) fn refill_for_test(&self, between: impl FnOnce()) {
         let mut known = self.0.disk.saving.lock();
@@ -30,7 +30,7 @@ impl Ledger {
 
     fn refill_with(&self, generation: u64, between: impl FnOnce()) -> Result<()> {
         tracing::info!("the index is filled again");
-        // Before all else: an object of the log counts as seen only with all that it has brought.
+        // Taken first: a commit may count as folded only together with all of its changes.
         let log = self.log_again();
         let apart = self.apart_again();
         let fill = |batch| self.0.disk.index.fill(generation, batch);
@@ -78,12 +78,12 @@ impl Ledger {
         batch
     }
 
-    /// Takes what is known of the log, and of time, by name.
+    /// Takes what is known of the log and of time, by name.
     fn log_again(&self) -> FactBatch {
         let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
         let order = &mut *order;
-        // By name, as all that is filled.
+        // By name, like everything that is filled.
         order.aside.save_again(&mut batch);
         Saved::save_chains(&order.log, &mut batch);
         order.times.save_again();
@@ -98,7 +98,8 @@ impl Ledger {
         batch
     }
 
-    /// Takes registers, the root's first. Returns the path of the last one; none when that was all.
+    /// Takes registers, the root's first. Returns the path of the last one; `None` if these were
+    /// the last.
     fn registers_behind(&self, after: Option<&TreePath>) -> Result<(FactBatch, Option<TreePath>)> {
         let root = TreePath::root();
         let mut batch = FactBatch::new();

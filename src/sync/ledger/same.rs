@@ -1,8 +1,9 @@
 //! Changes that change nothing.
 //!
-//! Owns the question whether a record says what stands already. Such a record takes no stamp, and neither the
-//! journal nor another node hears of it. Must never keep back what makes an entry live longer or brings lost
-//! bytes back: that is a change, although it looks the same.
+//! Owns the decision whether a record repeats what is in effect already. Such a record takes no
+//! stamp, and is sent neither to the journal nor to another node. Must never omit a change that
+//! makes an entry live longer or brings lost bytes back: that is a change, although it looks the
+//! same.
 
 use super::{Ledger, Ordered};
 use crate::name::TreePath;
@@ -10,10 +11,11 @@ use crate::namespace::{Entry, Fold, Op, Register};
 use crate::stamp::Stamp;
 
 impl Ledger {
-    /// Returns for each operation the stamp of what stands at its path, if all of them together change nothing.
+    /// Returns the stamp of the existing change for each operation, if all of them together change
+    /// nothing.
     ///
-    /// A record is dropped whole or not at all: beside a change, equal attributes still move a `ctime`, and a
-    /// path that the record touches twice need not be looked at.
+    /// A record is dropped whole or not at all: beside a real change, equal attributes still move a
+    /// `ctime`, and a path that the record touches twice needs no check.
     pub(super) fn standing(
         &self,
         order: &Ordered,
@@ -23,7 +25,7 @@ impl Ledger {
         let stamps = ops.iter().map(|(path, op)| self.stands(order, fold, path, op));
         let stamps: Vec<Stamp> = stamps.collect::<Option<_>>()?;
         for digest in ops.iter().filter_map(|(_, op)| put_content(op)) {
-            // Its writer has marked the blob as one that must be kept for the store.
+            // The writer has marked the blob as one that must be kept for the store.
             let kept = self.0.reliance.is_unsent(&digest) || order.own.holds(&digest);
             if fold.stored_ms(&digest).is_some() && !kept {
                 self.0.disk.blobs.mark_saved(&digest);
@@ -34,9 +36,10 @@ impl Ledger {
 
     fn stands(&self, order: &Ordered, fold: &Fold, path: &TreePath, op: &Op) -> Option<Stamp> {
         match op {
-            // Others do not have what an earlier, private mount has left here.
+            // Other nodes do not have what an earlier, private mount has left here.
             Op::Put(_) if !self.0.rules.is_private() && order.outbox.is_private(path) => None,
-            // Over a tombstone it is a change: it also removes what is older and has not arrived yet.
+            // Over a tombstone it is a change: it also removes older changes that have not arrived
+            // yet.
             Op::Remove => (!fold.knows(path) && !fold.is_directory(path)).then(Stamp::default),
             Op::Attrs { of, attrs } => {
                 let (register, entry) = self.lasting(fold, path)?;
@@ -49,8 +52,8 @@ impl Ledger {
         }
     }
 
-    /// Returns what is shown at a path, with its times as they are shown, unless it would live longer if it
-    /// were published again.
+    /// Returns what is shown at a path, with its times as shown, unless publishing it again would
+    /// make it live longer.
     fn lasting(&self, fold: &Fold, path: &TreePath) -> Option<(Register, Entry)> {
         let register = fold.visible(path)?;
         let mut entry = register.entry.clone()?;

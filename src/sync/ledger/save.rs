@@ -1,8 +1,9 @@
-//! Saving behind: what the next start is to find in the index, and then what the journal may forget.
+//! Saving in the background: what the next start needs in the index, and then what the journal may
+//! forget.
 //!
-//! The journal lets go of a record only when the index has, on disk, what it stands for: a start
-//! without the remote shows everything that a start before it showed. A path with changes in the queue
-//! that others need not ever hear of is not saved: the journal has it.
+//! The journal releases a record only when its effects are in the index, on disk: a start without
+//! the remote shows everything that an earlier start showed. A path with changes in the queue that
+//! other nodes may never need is not saved: the journal has it.
 
 use super::Ledger;
 use crate::error::Result;
@@ -11,19 +12,21 @@ use crate::name::TreePath;
 use crate::namespace::{Change, Fold, Op, Register};
 use crate::task;
 
-/// Facts that are taken under the lock at once, roughly.
+/// How many facts are taken under the lock at once, approximately.
 pub(super) const GATHER_FACTS: usize = 5000;
 
 /// A part of what moved.
 struct Gathered {
     batch: FactBatch,
-    /// Everything up to this record is remote, and saved when this is.
+    /// All records up to this one are remote, and saved once this part is.
     ack: Option<Seq>,
-    /// Something in it stands on records of the journal that a power loss could still take.
+    /// Whether something in it depends on records of the journal that a power loss could still
+    /// take.
     unsure: bool,
-    /// It ends what others have told, which a start without the store has from nowhere else.
+    /// Whether it completes what was learned from other nodes. A start without the store has no
+    /// other source for that.
     learned: bool,
-    /// Nothing is left.
+    /// Whether this is the last part.
     last: bool,
 }
 
@@ -32,7 +35,7 @@ impl Ledger {
     ///
     /// # Errors
     ///
-    /// An error of the disk; nothing that is not saved leaves the journal.
+    /// An error of the disk; nothing leaves the journal unless it is saved.
     pub fn save(&self) -> Result<()> {
         let mut known = self.0.disk.saving.lock();
         let generation = self.0.disk.index.generation();
@@ -56,7 +59,7 @@ impl Ledger {
                 if self.may_let_go(flushed, generation) {
                     self.0.disk.journal.ack(upto)?;
                 } else {
-                    // With the next save, which fills the index anew if it has lost something.
+                    // The next save notes it, and fills the index again if it has lost something.
                     self.0.order.lock().saved.remote_upto(upto);
                 }
             }
@@ -67,8 +70,9 @@ impl Ledger {
         self.compact()
     }
 
-    /// Reports whether the journal may let go of what was saved in a generation of the index. Where the index is off, what
-    /// is in the store can be read from there, at the next start; what stays on this node cannot.
+    /// Reports whether the journal may release what was saved in a generation of the index. If the
+    /// index is off, the next start can read the content of the store from there; what stays on
+    /// this node it cannot.
     fn may_let_go(&self, flushed: Option<Flushed>, generation: u64) -> bool {
         match flushed {
             Some(Flushed::Durable(now)) => now == generation,
@@ -80,7 +84,8 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes longer.
+    /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes
+    /// longer.
     pub fn save_index(&self) {
         if let Err(error) = self.save()
             && let Some(unsaid) = self.0.warned.save.tell(&self.0.clock)
@@ -89,14 +94,14 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::save_index`], on a thread for work that blocks.
+    /// As [`Ledger::save_index`], on a thread for blocking work.
     pub(in crate::sync) async fn save_behind(&self) {
         let ledger = self.clone();
         task::blocking(move || ledger.save_index()).await;
     }
 
-    /// Takes some of what moved. Objects of the log count as seen, and records as saved, only with
-    /// the last of it.
+    /// Takes some of what moved. Commits count as folded, and records as saved, only with the last
+    /// part.
     fn gather(&self) -> Gathered {
         let mut batch = FactBatch::new();
         let mut order = self.0.order.lock();
@@ -109,7 +114,7 @@ impl Ledger {
             if self.0.remote.is_none() || order.outbox.is_unheard(&path) {
                 continue;
             }
-            // What is not sent stands on the journal as long as the index does not have it.
+            // Changes that are not sent depend on the journal until the index has them.
             unsure |= order.outbox.is_ahead(&path) || self.0.rules.stays_here(&path);
             match fold.register(&path) {
                 Some(register) => batch.register(&path, &register),
@@ -135,7 +140,7 @@ impl Ledger {
         Gathered { batch, ack, unsure, learned, last: true }
     }
 
-    /// Shortens the journal of a node whose journal is all there is.
+    /// Compacts the journal of a node that has only the journal.
     fn compact(&self) -> Result<()> {
         if self.0.remote.is_some() {
             return Ok(());
@@ -159,7 +164,7 @@ impl Ledger {
     }
 }
 
-/// Returns the changes that make a register.
+/// Returns the changes that produce a register.
 fn changes_of(path: &TreePath, register: &Register) -> Vec<Change> {
     let op = register.entry.clone().map_or(Op::Remove, Op::Put);
     let mut changes = vec![Change { path: path.clone(), stamp: register.stamp, op }];

@@ -1,7 +1,7 @@
-//! What the next start is to find in the index: what moved since the last save.
+//! What the next start needs in the index: what moved since the last save.
 //!
-//! Owns the list of it. Must never let a save count objects of the log as folded, or records as remote, before all that they
-//! have brought is in a save: so both are handed out with the last part only.
+//! Owns the list of it. Must never let a save count commits as folded, or records as remote, before
+//! all of their changes are in a save. So both are handed out only with the last part.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::sync::chains::Chains;
 use crate::sync::folded_log::FoldedLog;
 use crate::sync::missing::Missing;
 
-/// The names in the index under which the chains and the missing commits lie.
+/// The names of the chains and of the missing commits in the index.
 const CHAINS: &str = "chains";
 const MISSING: &str = "missing";
 
@@ -23,17 +23,17 @@ const MISSING: &str = "missing";
 pub(super) struct Saved {
     paths: BTreeSet<TreePath>,
     locations: BTreeSet<Digest>,
-    /// Objects of the log that were folded, and those that are gone from it.
+    /// Commits that were folded, and those that were deleted from the log.
     seen: Vec<Stamp>,
     unseen: Vec<Stamp>,
-    /// Everything up to this record is remote.
+    /// All records up to this one are remote.
     ack: Option<Seq>,
-    /// What was missing when that was saved.
+    /// The missing commits, as saved.
     missing: Missing,
 }
 
 impl Saved {
-    /// Starts with nothing moved; brings back what the index has of the log.
+    /// Starts with nothing moved; restores what the index has of the log.
     pub(super) fn restore(loaded: &LoadedIndex) -> (Self, FoldedLog) {
         let seen = loaded.seen.iter().filter_map(|name| keys::commit_stamp(name)).collect();
         let meta = |name| loaded.meta.get(name);
@@ -43,34 +43,34 @@ impl Saved {
         (Self { missing, ..Self::default() }, log)
     }
 
-    /// Notes that a path has something else now, or is known otherwise.
+    /// Notes that a path has another register now, or that other nodes know another one.
     pub(super) fn path_moved(&mut self, path: &TreePath) {
         self.paths.insert(path.clone());
     }
 
-    /// Notes that a content lies elsewhere now.
+    /// Notes that a content is at another place now.
     pub(super) fn location_moved(&mut self, digest: Digest) {
         self.locations.insert(digest);
     }
 
-    /// Notes that objects of the log were folded.
+    /// Notes that commits were folded.
     pub(super) fn folded(&mut self, names: &[Stamp]) {
         self.seen.extend(names);
     }
 
-    /// Notes that objects are gone from the log.
+    /// Notes that commits were deleted from the log.
     pub(super) fn forgotten(&mut self, names: Vec<Stamp>) {
         self.unseen.extend(names);
     }
 
-    /// Notes that another namespace takes the place of this one, of which the index has nothing: only what was folded
-    /// into both is still to be told.
+    /// Notes that another namespace replaces this one, and that the index has nothing of it. Only
+    /// commits that were folded into both remain to be saved.
     pub(super) fn replaced_by(&mut self, log: &FoldedLog) {
         self.unseen.clear();
         self.seen.retain(|stamp| log.has(stamp));
     }
 
-    /// Notes that everything up to a record is remote.
+    /// Notes that all records up to one are remote.
     pub(super) fn remote_upto(&mut self, upto: Seq) {
         self.ack = self.ack.max(Some(upto));
     }
@@ -90,8 +90,8 @@ impl Saved {
         !self.paths.is_empty() || !self.locations.is_empty()
     }
 
-    /// Adds what moved of the log to the last part of a save. Returns whether something was folded, and up to which record
-    /// everything is remote.
+    /// Adds what moved of the log to the last part of a save. Returns whether something was folded,
+    /// and up to which record everything is remote.
     pub(super) fn finish(&mut self, log: &FoldedLog, batch: &mut FactBatch) -> (bool, Option<Seq>) {
         let seen = std::mem::take(&mut self.seen);
         if !seen.is_empty() {
@@ -109,12 +109,12 @@ impl Saved {
         (!seen.is_empty(), self.ack.take())
     }
 
-    /// Adds how far each run has come to what an index gets that is filled anew.
+    /// Adds the progress of each run to an index that is filled again.
     pub(super) fn save_chains(log: &FoldedLog, batch: &mut FactBatch) {
         batch.meta(CHAINS, &log.chains().encode());
     }
 
-    /// Adds what is missing in what was folded.
+    /// Adds the missing commits.
     pub(super) fn save_missing(&mut self, log: &FoldedLog, batch: &mut FactBatch) {
         batch.meta(MISSING, &log.missing().encode());
         self.missing.clone_from(log.missing());

@@ -1,6 +1,7 @@
-//! What may be shown: its bytes can be had, and it is not past its age.
+//! What may be shown: entries whose bytes can be obtained and that are not past their age.
 //!
-//! Owns the question for all code that answers programs. Must never let an outage of the store make a difference.
+//! Owns this decision for all code that answers programs. Must never let an outage of the store
+//! change the result.
 //!
 //! Keeps P11 expiry.
 
@@ -13,14 +14,15 @@ use crate::name::TreePath;
 use crate::namespace::{Age, Entry, Fold, Living, Op};
 
 impl Ledger {
-    /// Returns how long what is stored serves. Without a remote nothing ever expires.
+    /// Returns how long stored content is served. Without a remote nothing ever expires.
     pub fn age(&self) -> Age {
         self.0.reliance.age()
     }
 
-    /// Returns for how much longer what a path has may be shown; `None` when it must not be: its bytes are
-    /// neither here nor anywhere known, or it is past its age. `changed_ms` is the time of the register's
-    /// last change; `None` for a directory that was never made. `fold` is the one that [`Ledger::read`] gives.
+    /// Returns for how much longer the entry of a path may be shown; `None` if it must not be
+    /// shown, because its bytes are neither here nor at any known place, or because it is past its
+    /// age. `changed_ms` is the time of the register's last change; `None` for a directory that was
+    /// never made. `fold` is the one that [`Ledger::read`] passes.
     pub fn shown(
         &self,
         fold: &Fold,
@@ -35,7 +37,7 @@ impl Ledger {
         }
     }
 
-    /// As [`Ledger::shown`], whether or not its bytes can be had.
+    /// As [`Ledger::shown`], whether or not its bytes can be obtained.
     pub fn living_left(
         &self,
         fold: &Fold,
@@ -46,8 +48,9 @@ impl Ledger {
         self.living(fold, |living| living.left(path, entry, changed_ms))
     }
 
-    /// Returns for how much longer the bytes of an entry serve that was changed at `changed_ms`; `None`
-    /// when they are past their age. What has no bytes is not asked here.
+    /// Returns for how much longer the bytes of an entry are served that was changed at
+    /// `changed_ms`; `None` if they are past their age. Must not be called for entries without
+    /// bytes.
     pub fn content_left(&self, entry: &Entry, changed_ms: u64) -> Option<Duration> {
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else {
             return Some(Duration::MAX);
@@ -67,17 +70,17 @@ impl Ledger {
     /// Looks at the namespace as it is now.
     pub(super) fn living<R>(&self, fold: &Fold, look: impl FnOnce(&Living<'_>) -> R) -> R {
         let (age, pending) = (self.age(), |digest: &Digest| self.0.reliance.is_unsent(digest));
-        // Where nothing expires, the time is not asked for.
+        // If nothing expires, the time is not read.
         let now_ms = if age.is_endless() { 0 } else { self.now_ms() };
         look(&Living { fold, age, now_ms, pending: &pending })
     }
 
-    /// Notes what a record puts before it is applied: it keeps the bytes that the remote does not have, or
-    /// not for long, from eviction.
+    /// Notes what a record puts, before it is applied. If the remote does not have the bytes, or
+    /// not for long, this keeps them from eviction.
     pub(super) fn note_put(&self, seq: Seq, order: &Ordered, fold: &Fold, op: &Op) {
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
-        // What a path of this node alone has, no other node need have.
+        // No other node needs what a path of this node alone has.
         let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.outbox.has_private();
         self.0.reliance.note_put(seq, digest, in_use);
         if fold

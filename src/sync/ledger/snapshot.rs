@@ -1,9 +1,9 @@
 //! Snapshots: what was remote at one moment, handed out in slices.
 //!
-//! Owns the difference between what this node shows and what others can know: changes in the queue are
-//! not in a snapshot, and neither is what came after it began. Must never hold a lock for longer than a
-//! slice takes, nor keep more than what has moved meanwhile: a copy of a million entries would stop every
-//! program for a second, and double the memory.
+//! Owns the difference between what this node shows and what other nodes can know: a snapshot
+//! contains neither changes in the queue nor changes after it began. Must never hold a lock for
+//! longer than a slice takes. Must never keep more than what has moved meanwhile: a copy of a
+//! million entries would stop every program for a second, and double the memory.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use crate::remote::{CheckpointChain, CheckpointEarly};
 use crate::stamp::Stamp;
 use crate::sync::missing::Missing;
 
-/// Registers that are taken under the lock at once; a millisecond or two.
+/// How many registers are taken under the lock at once; this takes a millisecond or two.
 const SLICE: usize = 2000;
-/// Locations that are looked at under the lock at once.
+/// How many locations are examined under the lock at once.
 const SLICE_LOCATIONS: usize = 8000;
 
 /// Registers with the places of their contents.
 pub(in crate::sync) type Slice = Vec<(TreePath, Register, Option<Location>)>;
 
-/// What was remote when a snapshot began, of what has moved since.
+/// What has moved since a snapshot began, as it was in the remote at that moment.
 #[derive(Debug)]
 pub(super) struct Before {
     /// The stamp of the snapshot.
@@ -35,7 +35,8 @@ pub(super) struct Before {
 }
 
 impl Ordered {
-    /// Keeps what is remote of a path for the snapshot under way. To be called before that moves.
+    /// Keeps what is remote of a path for the snapshot in progress. Must be called before the path
+    /// moves.
     pub(super) fn keep(&mut self, path: &TreePath, fold: &Fold) {
         let Some(before) = &self.before else { return };
         if before.upto.as_ref().is_some_and(|upto| path <= upto)
@@ -53,9 +54,9 @@ impl Ordered {
 /// What was remote at one moment.
 pub(in crate::sync) struct Snapshot {
     ledger: Ledger,
-    /// A name of its own, later than all that was remote.
+    /// The stamp of the snapshot, later than all that was remote.
     pub(in crate::sync) stamp: Stamp,
-    /// The commits that were folded, ascending.
+    /// The names of the folded commits, ascending.
     pub(in crate::sync) commits: Vec<Stamp>,
     pub(in crate::sync) chains: Vec<CheckpointChain>,
     pub(in crate::sync) early: Vec<CheckpointEarly>,
@@ -63,8 +64,9 @@ pub(in crate::sync) struct Snapshot {
 }
 
 impl Ledger {
-    /// Begins a snapshot, in which nothing may be missing but what is `known` to be. `None` while there is one,
-    /// and as long as it cannot be told what is remote: an earlier run has left records that are not.
+    /// Begins a snapshot in which only the `known` commits may be missing. `None` while another one
+    /// is in progress, and while it is unknown what is remote, because records of an earlier run
+    /// are not.
     pub(in crate::sync) fn snapshot(&self, known: &Missing) -> Option<Snapshot> {
         if !self.0.signs.is_replayed() {
             return None;
@@ -87,24 +89,27 @@ impl Ledger {
         Some(Snapshot { ledger: self.clone(), stamp, commits, chains, early, mark: 0 })
     }
 
-    /// Counts, for each of these times, the commits that were made after it, and says when the first was made.
+    /// Counts, for each of these times, the commits that were made after it, and returns when the
+    /// first of those was made.
     pub(in crate::sync) fn since<const N: usize>(&self, times_ms: [u64; N]) -> [(u64, u64); N] {
         self.log(|log| log.since(times_ms))
     }
 
-    /// Counts the commits that were folded soon after they were made, of this node and all others.
+    /// Counts the commits of all nodes that were folded soon after they were made.
     pub(in crate::sync) fn busyness(&self) -> u64 {
         self.0.counts.fresh()
     }
 
-    /// Counts the commits that were ever folded; a caller that sees it unmoved need not look.
+    /// Counts the commits that were ever folded; while the count stays the same, a caller need not
+    /// check.
     pub(in crate::sync) fn folded(&self) -> u64 {
         self.0.counts.folded()
     }
 }
 
 impl Snapshot {
-    /// Returns the next registers with the places of their contents, in path order; none at the end.
+    /// Returns the next registers with the places of their contents, in path order; `None` at the
+    /// end.
     pub(in crate::sync) fn registers(&mut self) -> Result<Option<Slice>> {
         let mut order = self.ledger.0.order.lock();
         let order = &mut *order;
@@ -128,20 +133,21 @@ impl Snapshot {
                 kept.unwrap_or_else(|| order.outbox.known_to_others(&path, || Some(shown)));
             let Some(register) = register else { continue };
             let content = register.entry.as_ref().and_then(crate::namespace::Entry::content);
-            // What only this node could not read is where the log says, for a node that starts from this.
+            // A content that only this node could not read is given the place in the log, for nodes
+            // that start from this.
             let location = content.and_then(|(digest, _)| {
                 fold.location(&digest).or_else(|| order.bad.place(&digest).cloned())
             });
             out.push((path, register, location));
         }
         let before = self.before(order)?;
-        // What lay behind and is gone was purged.
+        // Registers after that which no longer exist were purged.
         before.registers = before.registers.split_off(&last);
         before.upto = Some(last);
         Ok(Some(out))
     }
 
-    /// Returns places of contents that no file has; none at the end.
+    /// Returns places of contents that no file has; `None` at the end.
     pub(in crate::sync) fn locations(&mut self) -> Option<Vec<(Digest, Location)>> {
         let fold = self.ledger.0.fold.read();
         let slice: Vec<_> = fold.locations_from(self.mark).take(SLICE_LOCATIONS).collect();

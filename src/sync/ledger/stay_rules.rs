@@ -1,8 +1,8 @@
-//! Rules by which something stays on this node: the profiles of clients, a private mount, and contents that are known not to
-//! be complete.
+//! Rules for what stays on this node: the profiles of clients, a private mount, and contents that
+//! are known to be incomplete.
 //!
-//! Owns the questions of which paths and contents that is so. Must never judge a content without the check that it has failed:
-//! the same bytes may be complete under another name.
+//! Owns the decision for paths and contents. Must never judge a content without the check that it
+//! has failed: the same bytes may be complete under another name.
 
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
@@ -16,25 +16,26 @@ use crate::local::Torn;
 use crate::name::TreePath;
 use crate::namespace::{Change, Check, Class, Entry, FileKind, Fold, Op, Profiles, is_edition};
 
-/// Contents of which it is remembered that they are not complete.
+/// The most incomplete contents that are remembered.
 const TORN_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("it is not 0");
 
 /// The rules.
 pub(super) struct StayRules {
-    /// What is known of clients.
+    /// The known facts about clients.
     profiles: Profiles,
-    /// All that programs change stays on this node.
+    /// Whether all changes of programs stay on this node.
     private: bool,
-    /// There is a remote. Without one everything stays, and nothing has to be told apart.
+    /// Whether there is a remote. Without one everything stays, and no distinction is needed.
     shared: bool,
-    /// Paths whose tombstones must stay although there is no remote: an earlier one may know them.
+    /// Paths whose tombstones must stay although there is no remote: an earlier remote may know
+    /// them.
     kept: HashSet<TreePath>,
     /// Contents that have failed a check.
     torn: Mutex<LruCache<Torn, ()>>,
 }
 
 impl StayRules {
-    /// Makes the rules; `kept` as the field.
+    /// Makes the rules; for `kept` see the field.
     pub(super) fn new(
         profiles: Profiles,
         private: bool,
@@ -44,12 +45,12 @@ impl StayRules {
         Self { profiles, private, shared, kept, torn: Mutex::new(LruCache::new(TORN_MAX)) }
     }
 
-    /// Returns what the profiles say of a path.
+    /// Returns the class of a path in the profiles.
     pub(super) fn classify<'a>(&self, path: &'a TreePath) -> Class<'a> {
         self.profiles.classify(path)
     }
 
-    /// Reports whether what happens at a path stays on this node.
+    /// Reports whether changes of a path stay on this node.
     pub(super) fn stays_here(&self, path: &TreePath) -> bool {
         let kind = || self.classify(path).kind;
         self.shared && (is_edition(path) || kind().stays_here())
@@ -70,8 +71,8 @@ impl StayRules {
         self.private
     }
 
-    /// Forgets a tombstone that no other node can need: without a remote there is none. The tombstone of a unit's member is
-    /// kept until a purge: it may say that the remaining files are no unit.
+    /// Forgets a tombstone that no other node can need, because there is no remote. The tombstone
+    /// of a unit's member is kept until a purge: it may show that the remaining files are no unit.
     pub(super) fn forget_alone(&self, fold: &mut Fold, change: &Change) {
         let last = fold.register(&change.path);
         if change.op == Op::Remove
@@ -97,24 +98,24 @@ impl StayRules {
     pub(super) fn torn_by(&self, path: &TreePath, entry: &Entry) -> Option<Torn> {
         let (digest, size) = entry.content()?;
         let torn = (digest, self.classify(path).check?);
-        // Nothing at all is complete in no format.
+        // An empty content is incomplete in every format.
         (size == 0 || self.torn.lock().contains(&torn)).then_some(torn)
     }
 }
 
 impl Ledger {
-    /// Notes that a content is not complete, before it is published under a name that asks for that check: there it
-    /// stays on this node.
+    /// Notes that a content is incomplete, before it is published under a name with that check.
+    /// Under such a name it stays on this node.
     pub fn note_torn(&self, digest: Digest, check: Check) {
         self.0.rules.note_torn(digest, check);
     }
 
-    /// Reports whether an entry stays on this node because it is not complete.
+    /// Reports whether an entry stays on this node because it is incomplete.
     pub fn is_torn(&self, path: &TreePath, entry: &Entry) -> bool {
         self.0.rules.is_shared() && self.0.rules.torn_by(path, entry).is_some()
     }
 
-    /// Reports whether all that programs change stays on this node.
+    /// Reports whether all changes of programs stay on this node.
     pub fn is_private(&self) -> bool {
         self.0.rules.is_private() && self.0.rules.is_shared()
     }

@@ -1,5 +1,5 @@
-//! Contents in use with their places in the store, for callers that go through all of them. What files use of the contents that
-//! lie in commits keeps these commits in the store.
+//! Contents in use with their places in the store, for callers that walk through all of them.
+//! Commits that hold contents in use must stay in the store.
 //!
 //! Owns finding them. Must never hold the lock of the namespace for long.
 
@@ -9,10 +9,10 @@ use crate::namespace::{Location, Site};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 
-/// Locations that are looked at under the lock at once.
+/// How many locations are examined under the lock at once.
 const SLICE: usize = 8000;
 
-/// A content that files use, and the commit that it lies in.
+/// A content that files use, and the commit that holds it.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sync) struct Inline {
     pub(in crate::sync) digest: Digest,
@@ -23,8 +23,8 @@ pub(in crate::sync) struct Inline {
 }
 
 impl Ledger {
-    /// Returns the next contents in use that the store has, behind a mark that is 0 at first; with the mark to go on from,
-    /// or none at the end.
+    /// Returns the next contents in use that the store has, after a mark that is 0 at first; with
+    /// the next mark, or `None` at the end.
     pub(in crate::sync) fn stored_in_use(
         &self,
         mark: u32,
@@ -40,7 +40,7 @@ impl Ledger {
         (found, (seen == SLICE).then_some(last))
     }
 
-    /// As [`Ledger::stored_in_use`], of those that lie in commits.
+    /// As [`Ledger::stored_in_use`], for contents that are inline in commits.
     pub(in crate::sync) fn inline_in_use(&self, mark: u32) -> (Vec<Inline>, Option<u32>) {
         let (found, next) = self.stored_in_use(mark);
         let inline = found.into_iter().filter_map(|(digest, location)| {
@@ -51,7 +51,7 @@ impl Ledger {
         (inline.collect(), next)
     }
 
-    /// Reports whether a content lies in a commit.
+    /// Reports whether a content is inline in a commit.
     pub(in crate::sync) fn lies_inline(&self, digest: &Digest) -> bool {
         self.location(digest).is_some_and(|at| matches!(at.site, Site::Inline { .. }))
     }

@@ -1,7 +1,8 @@
-//! Times that the next start has to know: it may come without the store, and long after.
+//! Times that the next start needs: it may come without the store, and after a long time.
 //!
-//! Owns what is kept of the store's clock and of the last list of the log, and what follows from both: whether
-//! the log can still tell everything that happened since. Must never let a start rely on what it cannot know.
+//! Owns what is kept of the store's clock and of the last list of the log, and the conclusion
+//! whether the log still has everything that happened since. Must never let a start rely on what it
+//! cannot know.
 
 use std::time::Duration;
 
@@ -15,36 +16,37 @@ use crate::remote::{Declared, KnownStore, Remote, StoreId};
 use crate::stamp::Stamp;
 use crate::task;
 
-/// The name in the index under which the times lie.
+/// The name of the times in the index.
 const TIMES: &str = "times";
-/// The name in the index under which lies what the store declares of its expiry.
+/// The name of the declared expiry in the index.
 const DECLARED: &str = "declared";
-/// The clocks' difference is saved again when it moved by this.
+/// The difference of the clocks is saved again when it has moved by this.
 const AHEAD_MOVED_MS: u64 = 1000;
-/// The last list is saved again after this, or a twentieth of the age.
+/// The last list is saved again after this time, or after a twentieth of the age.
 const LISTED_MOVED_MS: u64 = 60_000;
 
-/// What is kept.
+/// The times that are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct StartTimes {
     /// How far the store's clock is ahead of this node's.
     ahead_ms: i64,
-    /// When the last list of the log began that was folded completely, by the store's clock; 0 is never.
+    /// When the last list of the log began that was folded completely, by the store's clock; 0 if
+    /// never.
     listed_ms: u64,
-    /// The last record that has to be sent under a new stamp, because one before it was late.
+    /// The last record that must be sent under a new stamp, because an earlier one was late.
     late_upto: u64,
-    /// Which store this namespace is of; 0 is not known.
+    /// The store to which this namespace belongs; 0 if unknown.
     store: u64,
 }
 
 impl StartTimes {
-    /// Reads what the index has of them; nothing is known if that is anything else.
+    /// Reads the times from the index; nothing is known if the data there is anything else.
     fn restore(loaded: &LoadedIndex) -> Option<Self> {
         let times = loaded.meta.get(TIMES)?;
         Some(postcard::from_bytes(times).unwrap_or_default())
     }
 
-    /// Reports whether this is worth saving over what was saved.
+    /// Reports whether these times differ enough from the saved ones to be saved.
     fn moved_from(&self, saved: &Self, age: Age) -> bool {
         let part_ms = age.limit().map_or(u64::MAX, |limit| limit.as_millis() as u64 / 20);
         (self.late_upto, self.store) != (saved.late_upto, saved.store)
@@ -53,28 +55,28 @@ impl StartTimes {
     }
 }
 
-/// Returns the store that an older version has kept in the index.
+/// Returns the store that an older version has noted in the index.
 pub fn known_of_index(loaded: &LoadedIndex) -> Option<KnownStore> {
     StartTimes::restore(loaded).and_then(|times| KnownStore::of_older(times.store))
 }
 
-/// What the next start has to know of time, with what it would find.
+/// The times for the next start, with those that are saved.
 #[derive(Debug, Default)]
 pub(super) struct KeptTimes {
     now: StartTimes,
     saved: StartTimes,
-    /// What is saved of what the store declares of its expiry.
+    /// The declared expiry, as saved.
     declared: Declared,
 }
 
 impl KeptTimes {
-    /// Brings back what was known of time, and tells it to the remote.
+    /// Restores the known times, and passes them to the remote.
     pub(super) fn restore(loaded: &LoadedIndex, remote: Option<&Remote>) -> Self {
         let now = StartTimes::restore(loaded).unwrap_or_default();
         let mut declared = Declared::default();
         if let Some(remote) = remote {
             remote.assume_ahead(now.ahead_ms);
-            // Nothing is known if it is anything else.
+            // Nothing is known if the data is anything else.
             if let Some(bytes) = loaded.meta.get(DECLARED) {
                 declared = postcard::from_bytes(bytes).map_or(Declared::Unknown, Declared::Age);
             }
@@ -83,17 +85,17 @@ impl KeptTimes {
         Self { now, saved: now, declared }
     }
 
-    /// Returns when the log was listed and folded last, in the store's time; 0 is never.
+    /// Returns when the log was last listed and folded, in the store's time; 0 if never.
     pub(super) fn listed_ms(&self) -> u64 {
         self.now.listed_ms
     }
 
-    /// Reports whether the log can lack what happened since it was listed last.
+    /// Reports whether the log can lack changes since it was last listed.
     pub(super) fn may_lack(&self, age: Age, now_ms: u64) -> bool {
         self.now.listed_ms > 0 && age.may_lack(self.now.listed_ms, now_ms)
     }
 
-    /// Notes that all records up to one have to be sent under new stamps.
+    /// Notes that all records up to one must be sent under new stamps.
     pub(super) fn note_late(&mut self, upto: Seq) {
         self.now.late_upto = self.now.late_upto.max(upto.0);
     }
@@ -103,12 +105,12 @@ impl KeptTimes {
         seq.0 <= self.now.late_upto
     }
 
-    /// Has all of it saved again, because the index is filled anew.
+    /// Marks all times to be saved again, because the index is filled again.
     pub(super) fn save_again(&mut self) {
         (self.saved, self.declared) = (StartTimes::default(), Declared::Unknown);
     }
 
-    /// Adds what the store declares to what is saved, if it moved.
+    /// Adds the declared expiry to a save, if it has changed.
     pub(super) fn save_declared(&mut self, remote: Option<&Remote>, batch: &mut FactBatch) {
         let known = remote.map(Remote::known_expiry).unwrap_or_default();
         if let Declared::Age(age) = known
@@ -118,7 +120,7 @@ impl KeptTimes {
         }
     }
 
-    /// Adds the times to what is saved, if they moved.
+    /// Adds the times to a save, if they have changed.
     pub(super) fn save(&mut self, remote: Option<&Remote>, batch: &mut FactBatch) {
         let Some(remote) = remote else { return };
         let now = StartTimes { ahead_ms: remote.ahead_ms(), ..self.now };
@@ -137,24 +139,26 @@ impl Ledger {
         self.0.order.lock().times.now.listed_ms = began_ms;
     }
 
-    /// Reports whether changes that this node has not heard of can be gone from the log.
+    /// Reports whether changes that this node has not received can be gone from the log.
     pub(in crate::sync) fn may_lack(&self) -> bool {
         let (age, now_ms) = (self.age(), self.now_ms());
         self.0.order.lock().times.may_lack(age, now_ms)
     }
 
-    /// Reports whether a store is another than the one of which this namespace is: this node was told to move.
+    /// Reports whether a store is not the one to which this namespace belongs: this node was
+    /// configured to move.
     pub(in crate::sync) fn is_of_another_store(&self, store: StoreId) -> bool {
         ![0, store.0].contains(&self.0.order.lock().times.now.store)
     }
 
-    /// Notes of which store this namespace is.
+    /// Notes the store to which this namespace belongs.
     pub(in crate::sync) fn note_store(&self, store: StoreId) {
         self.0.order.lock().times.now.store = store.0;
     }
 
-    /// Returns which store it is, once the cache directory says so, too, unless that cannot be written: what is sent to a
-    /// store that the next start does not know would be lost if something else were in its place then.
+    /// Returns which store this is, after noting it in the cache directory, unless that cannot be
+    /// written. If the next start did not know the store, and another one were in its place,
+    /// everything that was sent would be lost.
     pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
         let store = remote.store_id().await?;
         let news = remote.used().filter(|used| self.0.disk.bound.lock().as_ref() != Some(used));
@@ -165,8 +169,8 @@ impl Ledger {
         Ok(store)
     }
 
-    /// Notes in the cache directory which store is used. A full disk is no reason to stop sending what fills it: the
-    /// note is tried again with the next commit.
+    /// Notes in the cache directory which store is used. A full disk must not stop uploads, which
+    /// make room: the note is retried with the next commit.
     fn bind(&self, used: KnownStore) {
         match self.0.disk.dir.keep_store(&used.text()) {
             Ok(()) => *self.0.disk.bound.lock() = Some(used),
@@ -179,8 +183,8 @@ impl Ledger {
         }
     }
 
-    /// Reports whether a log is that of `known`: it holds a commit that was folded into a namespace of that store,
-    /// from no later than `upto_ms`.
+    /// Reports whether a log is that of `known`: it has a commit, from `upto_ms` at the latest,
+    /// that was folded into a namespace of that store.
     pub(in crate::sync) fn recognises(&self, log: &[Stamp], known: StoreId, upto_ms: u64) -> bool {
         let order = self.0.order.lock();
         let is_ours = |stamp: &Stamp| stamp.ms <= upto_ms && order.log.has(stamp);

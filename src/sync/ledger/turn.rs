@@ -1,8 +1,9 @@
 //! A turn to publish: first the journal, then the namespace.
 //!
-//! Owns the order of these two steps. A caller that has a state of its own to keep in step checks that state
-//! while it holds the turn, writes without a lock of its own, and applies under that lock: no change of this
-//! node or of another comes in between, and no thread waits for the disk behind the caller's lock.
+//! Owns the order of these two steps. A caller with its own state to keep in step checks that state
+//! while it holds the turn, writes without its own lock, and applies under that lock. So no change
+//! of this node or of another comes in between, and no thread waits for the disk behind the
+//! caller's lock.
 
 use parking_lot::MutexGuard;
 
@@ -21,7 +22,7 @@ pub struct Turn<'a> {
     order: MutexGuard<'a, Ordered>,
 }
 
-/// Changes that are in the journal and not yet in the namespace. They have to be applied.
+/// Changes that are in the journal and not yet in the namespace. They must be applied.
 #[must_use]
 pub struct Written<'a> {
     turn: Turn<'a>,
@@ -38,12 +39,12 @@ impl Ledger {
 }
 
 impl<'a> Turn<'a> {
-    /// Writes one atomic group of changes to the journal, unless all of it stands already.
+    /// Writes one atomic group of changes to the journal, unless all of it is in effect already.
     ///
     /// # Errors
     ///
-    /// `NoSpace` when the disk is full or a bound is reached, `Invalid` for more than [`RECORD_CHANGES_MAX`] changes.
-    /// Nothing was published then.
+    /// `NoSpace` if the disk is full or a bound is reached, `Invalid` for more than
+    /// [`RECORD_CHANGES_MAX`] changes. Nothing was published then.
     pub fn write(mut self, ops: Vec<(TreePath, Op)>) -> Result<Written<'a>> {
         let standing = self.ledger.standing(&self.order, &self.ledger.0.fold.read(), &ops);
         if let Some(stamps) = standing {
@@ -65,11 +66,12 @@ impl<'a> Turn<'a> {
         Ok(Written { turn: self, record: Some((seq, changes, stays)), stamps, hold: None })
     }
 
-    /// Gives each change its stamp. The namespace is let go before anything else looks at it: another read of this thread
-    /// would wait for a writer that waits for this one.
+    /// Gives each change its stamp. The lock of the namespace is released before anything else
+    /// reads it: another read by this thread would wait for a writer that waits for this one.
     ///
-    /// All members of units in one record have one stamp. Two versions of a unit then cannot mix on any node: every name
-    /// that both put goes to the same one. No other two changes have one: where they get new ones, these go by the old.
+    /// All members of units in one record have one stamp. So two versions of a unit cannot mix on
+    /// any node: every name that both put goes to the same version. No other two changes share a
+    /// stamp: where changes get new stamps, the old ones identify them.
     fn stamped(&mut self, ops: Vec<(TreePath, Op)>) -> Vec<Change> {
         let now_ms = self.ledger.now_ms();
         let stamps = self.ledger.0.identity.stamps();
@@ -99,20 +101,20 @@ impl<'a> Turn<'a> {
 }
 
 impl Written<'_> {
-    /// Keeps the record, and all that follows it, from the remote until the token is dropped, for at most
-    /// [`super::HOLD_MAX`].
+    /// Keeps the record, and all later ones, from the remote until the token is dropped, for at
+    /// most [`super::HOLD_MAX`].
     pub fn hold(&mut self) -> HoldToken {
         let hold = self.hold.get_or_insert_with(Hold::new).clone();
         HoldToken::new(self.turn.ledger.clone(), hold)
     }
 
-    /// Reports whether all of it stands already, so that nothing was written.
+    /// Reports whether all of it was in effect already, so that nothing was written.
     pub fn is_nothing(&self) -> bool {
         self.record.is_none()
     }
 
-    /// Brings the changes into the namespace and on their way to the remote. Returns their stamps, or those of
-    /// what stands.
+    /// Brings the changes into the namespace and queues them for the remote. Returns their stamps,
+    /// or those of the existing changes.
     pub fn apply(mut self) -> Vec<Stamp> {
         let stamps = std::mem::take(&mut self.stamps);
         let Some((seq, changes, stays)) = self.record.take() else { return stamps };
@@ -141,18 +143,20 @@ impl Written<'_> {
                 }
                 true
             });
-            // After what is sent, which may put a content that a path of this node alone lets go of.
+            // After the changes that are sent: they may put a content that a path of this node
+            // alone releases.
             for change in &own {
                 ledger.apply_own(order, &mut fold, change, now);
             }
             for change in &apart {
                 ledger.apply_apart(order, &mut fold, (seq, change), private, now);
             }
-            // Before others can read it.
+            // Before other threads can read it.
             ledger.0.listeners.count_record();
         }
         if shared {
-            // A record of which nothing is sent goes through the queue too: the journal lets go of it in its turn.
+            // A record of which nothing is sent is queued too, so that the journal releases it in
+            // order.
             let hold = self.hold.take().filter(|_| !changes.is_empty());
             ledger.enqueue(order, seq, changes, hold);
         }

@@ -4,15 +4,15 @@ use std::sync::atomic::AtomicBool;
 
 use crate::sync::quiet::Quiet;
 
-/// What was said, and when.
+/// Which warnings were logged, and when.
 #[derive(Debug, Default)]
 pub(super) struct Warned {
-    /// That a node's clock is far ahead: once.
+    /// A node's clock is far ahead: logged once.
     pub(super) ahead: AtomicBool,
-    /// That the store refuses a content for good.
+    /// The store refuses a content for good.
     pub(super) aside: Quiet,
-    /// That a blob is not where it should be.
+    /// A blob is not where it should be.
     pub(super) bad: Quiet,
-    /// That something could not be saved.
+    /// Something could not be saved.
     pub(super) save: Quiet,
 }

@@ -1,4 +1,4 @@
-//! The nodes of a simulation, the bucket they share, and their time.
+//! The nodes of a simulation, the bucket that they share, and their time.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,37 +20,39 @@ use crate::task;
 
 /// When a simulation begins, in milliseconds since the Unix epoch; any time will do.
 const BEGIN_MS: u64 = 1_760_000_000_000;
-/// What the bytes of a content, of a pack and of a line are divided by: a content of 5 KB stands for one of 50 KB, and takes
-/// as long, while a thousand nodes fit into the memory of one machine.
+/// The bytes of a content, of a pack and of the line's rate are divided by this. So a content of 5
+/// KB stands for one of 50 KB and takes the same time, while a thousand nodes fit into the memory
+/// of one machine.
 const SCALE: u64 = 10;
-/// Bytes of a content; it lies in a pack, not in a commit, and a quarter of it is left when it is compressed.
+/// Bytes of a content. It is stored in a pack, not in a commit, and compresses to a quarter.
 pub(super) const CONTENT_BYTES: usize = 5000;
-/// Most clocks are off by up to this.
+/// Most clocks are wrong by up to this.
 const SKEW_MS: u64 = 2000;
-/// One clock in [`BAD_CLOCKS`] is off by up to this.
+/// One clock in [`BAD_CLOCKS`] is wrong by up to this.
 const BAD_SKEW_MS: u64 = 120_000;
 const BAD_CLOCKS: usize = 20;
-/// How often to check whether a close is seen.
+/// How often to check whether other nodes show a close.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How large a simulation is.
+/// The size of a simulation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// How many entries the fleet shares.
+    /// The number of entries that the fleet shares.
     pub entries: usize,
-    /// How long a scenario that goes on for ever is watched.
+    /// How long an endless scenario is watched.
     pub span: Duration,
-    /// What the rates of the bucket are divided by, at least 1: a small fleet can then be too large for its store.
+    /// The rates of the bucket are divided by this, at least 1: a small fleet can then exceed the
+    /// rates of its store.
     pub scarcity: u32,
-    /// What all chance follows from.
+    /// The seed of all randomness.
     pub seed: u64,
-    /// Where the cache directories lie; `None` is the directory for temporary files.
+    /// Where the cache directories are created; `None` is the directory for temporary files.
     pub dir: Option<PathBuf>,
 }
 
-/// The nodes that run, and what they share; cheap to clone.
+/// The running nodes, and what they share; cheap to clone.
 #[derive(Debug, Clone)]
 pub(super) struct Fleet(Arc<Inner>);
 
@@ -98,7 +100,7 @@ impl Fleet {
         self.0.clock.wall_ms()
     }
 
-    /// Starts a node whose cache directory has that number.
+    /// Starts a node on the cache directory with this number.
     pub(super) async fn start_one(&self, number: usize) -> Result<Arc<SimulatedNode>> {
         let worst_ms = if number % BAD_CLOCKS == BAD_CLOCKS - 1 { BAD_SKEW_MS } else { SKEW_MS };
         let skew_ms = pick(2 * worst_ms) as i64 - worst_ms as i64;
@@ -109,7 +111,7 @@ impl Fleet {
         Ok(Arc::new(node))
     }
 
-    /// Starts nodes with the numbers from `first` on, each at some time within `spread`.
+    /// Starts nodes with the numbers from `first` on, each at a random time within `spread`.
     pub(super) async fn start(
         &self,
         first: usize,
@@ -132,7 +134,7 @@ impl Fleet {
         Ok(nodes.into_iter().map(|(_, node)| node).collect())
     }
 
-    /// Looks a name up on a node and opens what is there; the oracle judges it.
+    /// Looks a name up on a node and opens the entry; the oracle judges the result.
     pub(super) async fn open(&self, node: &SimulatedNode, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
@@ -144,7 +146,7 @@ impl Fleet {
         found.filter(|_| opened)
     }
 
-    /// Looks a name up on a node and opens nothing; the oracle judges it.
+    /// Looks a name up on a node without opening the entry; the oracle judges the result.
     pub(super) async fn look_up(&self, node: &SimulatedNode, path: &TreePath) -> Option<FoundName> {
         let began_ms = self.now_ms();
         let found = node.look_up(path).await;
@@ -152,7 +154,8 @@ impl Fleet {
         found
     }
 
-    /// Waits until no node has anything to upload, for at most `limit`; returns whether that came.
+    /// Waits until no node has anything to upload, for at most `limit`; returns whether that
+    /// happened.
     pub(super) async fn settle(&self, nodes: &[Arc<SimulatedNode>], limit: Duration) -> bool {
         let until_ms = self.now_ms() + limit.as_millis() as u64;
         while nodes.iter().any(|node| node.backlog() > 0) {
@@ -164,7 +167,7 @@ impl Fleet {
         true
     }
 
-    /// Starts to look at what the oracle watches, on these nodes.
+    /// Starts checking on these nodes for the closes that the oracle watches.
     pub(super) fn observe(&self, nodes: Vec<Arc<SimulatedNode>>) -> JoinHandle<()> {
         let fleet = self.clone();
         run(async move {
@@ -176,7 +179,7 @@ impl Fleet {
     }
 }
 
-/// Starts what a program does, or many.
+/// Starts what one program or several do.
 pub(super) fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
@@ -201,28 +204,28 @@ pub(super) async fn kill(nodes: &[Arc<SimulatedNode>]) {
     }
 }
 
-/// Lets this part of the requests of a node fail, in percent.
+/// Makes this part of a node's requests fail, in percent.
 pub(super) fn fail(node: &SimulatedNode, errors_percent: u32) {
     node.faults.set(FaultPlan { errors_percent, ..FaultPlan::default() });
 }
 
-/// Takes a node off the network, or puts it back.
+/// Disconnects a node from the network, or connects it again.
 pub(super) fn cut_off(node: &SimulatedNode, is_off: bool) {
     let resets_percent = if is_off { 100 } else { 0 };
     node.faults.set(FaultPlan { resets_percent, ..FaultPlan::default() });
 }
 
-/// Returns a random number below `most`; 0 where that is 0.
+/// Returns a random number below `most`; 0 if `most` is 0.
 pub(super) fn pick(most: u64) -> u64 {
     task::random_u64().checked_rem(most).unwrap_or(0)
 }
 
-/// Returns a time between a half and one and a half of `middle`.
+/// Returns a random time between half of `middle` and one and a half times `middle`.
 pub(super) fn about(middle: Duration) -> Duration {
     middle / 2 + middle.mul_f64(pick(1000) as f64 / 1000.0)
 }
 
-/// Returns the name of a cache entry, below two folders as clients have them.
+/// Returns the name of a cache entry, below two directories, as clients create them.
 pub(super) fn name(dir: &str, number: usize) -> TreePath {
     let file = format!("{:08x}", (number as u32).wrapping_mul(0x9e37_79b1));
     [dir, &file[..2], &file].iter().fold(TreePath::root(), |path, part| {
@@ -230,7 +233,7 @@ pub(super) fn name(dir: &str, number: usize) -> TreePath {
     })
 }
 
-/// Returns the content of a cache entry; a quarter of it is left when it is compressed.
+/// Returns the content of a cache entry; it compresses to a quarter.
 pub(super) fn content(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; CONTENT_BYTES];
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;

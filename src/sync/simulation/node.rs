@@ -1,4 +1,4 @@
-//! One simulated node, and what a program does on it.
+//! One simulated node, and what programs do on it.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -20,21 +20,21 @@ use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
 
 /// How long a program waits while nothing moves: the default of `remote.deadline`.
 const DEADLINE: Duration = Duration::from_secs(5);
-/// The bytes that the local tier of a node may take.
+/// The bytes that the local tier of a node may use.
 const TIER_BYTES: u64 = 1 << 30;
 /// How long entries live: the default of `expiry.age`.
 const AGE: Duration = Duration::from_hours(30 * 24);
 
-/// What a name leads to.
+/// The entry that a name leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FoundName {
     pub(super) digest: Digest,
     pub(super) size: u64,
-    /// The stamp of the change that put it there.
+    /// The stamp of the change that has put it there.
     pub(super) stamp: Stamp,
 }
 
-/// One node: an engine with a cache directory, a clock and a line to the bucket of its own.
+/// One node: an engine with its own cache directory, clock and connection to the bucket.
 #[derive(Debug)]
 pub(super) struct SimulatedNode {
     pub(super) engine: Engine,
@@ -43,7 +43,8 @@ pub(super) struct SimulatedNode {
 }
 
 impl SimulatedNode {
-    /// Starts a node as a mount does: it looks at the store first, and then begins to follow and to publish.
+    /// Starts a node as a mount does: it checks the store first, and then begins to follow and to
+    /// publish.
     pub(super) async fn start(
         root: &Path,
         bucket: &SimulatedBucket,
@@ -57,7 +58,7 @@ impl SimulatedNode {
         let remote = bucket.remote(&faults, &options, clock.clone(), dir.node());
         remote.know(kept.as_deref().and_then(KnownStore::parse));
         if let Err(error) = remote.check().await {
-            // It is asked again with every request.
+            // Each later request retries this.
             tracing::debug!(error = error.chain(), "the store cannot be used yet");
         }
         let index = Index::off();
@@ -100,7 +101,7 @@ impl SimulatedNode {
         })
     }
 
-    /// Opens what a name leads to and reads it; false is a miss.
+    /// Opens an entry and reads it; false is a miss.
     pub(super) async fn open(&self, found: &FoundName) -> bool {
         let FoundName { digest, size, .. } = *found;
         self.engine.renewer().note_use(&digest, size);
@@ -122,7 +123,7 @@ impl SimulatedNode {
         let attrs = Attrs { mtime: now, atime: now, ..Attrs::default() };
         let entry = Entry { kind: EntryKind::File { digest, size }, attrs, link: None };
         let stamps = ledger.publish(vec![(path.clone(), Op::Put(entry))])?;
-        // What others have already is no change, and has no stamp.
+        // A file that other nodes have already is no change, and has no stamp.
         Ok(stamps.last().copied().unwrap_or_default())
     }
 

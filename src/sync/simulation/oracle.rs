@@ -1,6 +1,7 @@
-//! What a node ought to know: the simulation sees the bucket and all nodes at once.
+//! The oracle: what a node should know. The simulation sees the bucket and all nodes at once.
 //!
-//! Owns the count of what went wrong for programs, and how long closes took to be seen. Must never tell a node anything.
+//! Owns the counts of wrong lookups, and how long it took until closes were visible. Must never
+//! pass information to a node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,25 +15,27 @@ use crate::remote::decode_commit;
 use crate::remote::fault::SimulatedBucket;
 use crate::stamp::Stamp;
 
-/// A program that asks so long after a change was announced in the store has to see it: `remote.freshness`.
+/// A program that makes a lookup this long after a change was announced in the store must see it:
+/// `remote.freshness`.
 const FRESH_MS: u64 = 1000;
-/// Changes of one path are told apart for so long; of older ones the latest is kept.
+/// Changes of one path are kept separately for this long; of older ones only the latest is kept.
 const APART_MS: u64 = 60_000;
-/// So many changes of a path are kept before older ones are put together.
+/// The number of changes of a path from which older ones are merged.
 const KEPT_MAX: usize = 32;
 
-/// Counts for one run.
+/// The counts of one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LookupCounts {
     /// Names that programs looked up.
     pub(super) lookups: u64,
-    /// Of these: what the store had long enough was not found, found in an older version, or could not be opened.
+    /// Of these, wrong lookups: an entry that had been in the store long enough was not found, was
+    /// found in an older version, or could not be opened.
     pub(super) late: u64,
-    /// Files that programs made because they found none.
+    /// Files that programs wrote because they found none.
     pub(super) compiled: u64,
 }
 
-/// Sees everything.
+/// Sees the bucket and all nodes.
 #[derive(Debug)]
 pub(super) struct Oracle {
     bucket: SimulatedBucket,
@@ -45,17 +48,17 @@ struct State {
     landed: HashMap<TreePath, Vec<(u64, Stamp)>>,
     counts: LookupCounts,
     watched: Vec<WatchedClose>,
-    /// How long closes took to be seen on another node, in milliseconds.
+    /// How long it took until another node showed each close, in milliseconds.
     lags: Vec<u64>,
 }
 
-/// A close that is looked for on other nodes.
+/// A close for which other nodes are checked.
 #[derive(Debug)]
 struct WatchedClose {
     path: TreePath,
     stamp: Stamp,
     closed_ms: u64,
-    /// The nodes that do not show it yet, by their places.
+    /// The nodes that do not show it yet, by their positions.
     left: Vec<usize>,
 }
 
@@ -64,7 +67,7 @@ impl Oracle {
         Self { bucket, state: Mutex::default() }
     }
 
-    /// Judges what a program found that asked at `began_ms`; `opened` says whether it got the bytes.
+    /// Judges a lookup that a program began at `began_ms`; `opened` says whether it got the bytes.
     pub(super) fn judge(
         &self,
         path: &TreePath,
@@ -110,12 +113,12 @@ impl Oracle {
         self.state.lock().counts
     }
 
-    /// Watches for a close on some nodes.
+    /// Starts watching for a close on some nodes.
     pub(super) fn watch(&self, path: TreePath, stamp: Stamp, closed_ms: u64, left: Vec<usize>) {
         self.state.lock().watched.push(WatchedClose { path, stamp, closed_ms, left });
     }
 
-    /// Looks at what is watched.
+    /// Checks the watched closes.
     pub(super) fn look(&self, nodes: &[Arc<SimulatedNode>], now_ms: u64) {
         let mut state = self.state.lock();
         let State { watched, lags, .. } = &mut *state;
@@ -131,8 +134,9 @@ impl Oracle {
         watched.retain(|one| !one.left.is_empty());
     }
 
-    /// Returns median, 99th percentile and the longest of the times from a close until another node showed it, in
-    /// milliseconds, and how many there were. What was not seen by now counts with its age.
+    /// Returns median, 99th percentile and maximum of the times from a close until another node
+    /// showed it, in milliseconds, and how many there were. A close that is not visible yet counts
+    /// with its age.
     pub(super) fn lags(&self, now_ms: u64) -> ([u64; 3], usize) {
         let state = self.state.lock();
         let mut all = state.lags.clone();
@@ -153,7 +157,7 @@ impl Oracle {
     }
 }
 
-/// Keeps of all changes before a time only the latest.
+/// Keeps only the latest of all changes before a time.
 fn put_together(changes: &mut Vec<(u64, Stamp)>, before_ms: u64) {
     let old = changes.iter().filter(|(landed_ms, _)| *landed_ms < before_ms);
     let latest = old.max_by_key(|(_, stamp)| *stamp).copied();

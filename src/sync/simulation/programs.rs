@@ -8,21 +8,22 @@ use super::node::SimulatedNode;
 use crate::clock;
 use crate::stamp::Stamp;
 
-/// Programs of one build that run at once.
+/// How many programs of one build run at once.
 const AT_ONCE: usize = 4;
-/// What one compilation takes, about.
+/// The approximate time of one compilation.
 const COMPILATION: Duration = Duration::from_secs(2);
-/// Entries that a publisher writes over and over.
+/// How many entries a publisher overwrites repeatedly.
 const OWN_NAMES: usize = 20;
-/// A publisher closes a file this often, about.
+/// The approximate time between two closes of a publisher.
 const CLOSE_EVERY: Duration = Duration::from_millis(200);
-/// So many of its closes come before one that is looked for on other nodes.
+/// One in this many of its closes is watched for on other nodes.
 const WATCH_EVERY: u64 = 20;
 
-/// The folder of entries that all nodes share.
+/// The directory of entries that all nodes share.
 pub(super) const SHARED: &str = "shared";
 
-/// Opens entries `0..entries` on a node, and makes those that are not there, as a build does with several programs.
+/// Opens the entries `0..entries` on a node, and writes those that are missing, as a build does
+/// with several programs.
 pub(super) async fn build(fleet: &Fleet, node: &Arc<SimulatedNode>, entries: usize) {
     let programs = (0..AT_ONCE).map(|first| {
         let (fleet, node) = (fleet.clone(), node.clone());
@@ -40,12 +41,12 @@ pub(super) async fn build(fleet: &Fleet, node: &Arc<SimulatedNode>, entries: usi
     all(programs.collect()).await;
 }
 
-/// Writes the shared entry of a number.
+/// Writes the shared entry with a number.
 pub(super) fn close(node: &SimulatedNode, number: usize, seed: u64) -> Stamp {
     node.close(&name(SHARED, number), &content(seed)).expect("the disk has room")
 }
 
-/// Asks for a name that is not there about every second.
+/// Looks up a name that does not exist, about every second.
 pub(super) async fn ask(fleet: Fleet, node: Arc<SimulatedNode>) {
     let missing = name("missing", 0);
     loop {
@@ -54,7 +55,8 @@ pub(super) async fn ask(fleet: Fleet, node: Arc<SimulatedNode>) {
     }
 }
 
-/// Writes five files a second, over and over the same names. Some are looked for on the nodes at `watching`.
+/// Writes five files a second, repeatedly under the same names. Some are watched for on the nodes
+/// in `watching`.
 pub(super) async fn publish(
     fleet: Fleet,
     node: Arc<SimulatedNode>,
@@ -77,7 +79,7 @@ fn own_dir(number: usize) -> String {
     format!("p{number}")
 }
 
-/// Asks for a name of some publisher about every second, and opens every tenth.
+/// Looks up a name of some publisher about every second, and opens every tenth.
 pub(super) async fn read(fleet: Fleet, node: Arc<SimulatedNode>, publishers: usize) {
     for n in 0_u64.. {
         clock::sleep(about(Duration::from_secs(1))).await;
@@ -91,18 +93,19 @@ pub(super) async fn read(fleet: Fleet, node: Arc<SimulatedNode>, publishers: usi
     }
 }
 
-/// How large the builds of a person are, and how often they come.
+/// The size of a person's builds, and how often they happen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Builds {
-    /// The time from one to the next, about.
+    /// The approximate time from one build to the next.
     pub(super) every: Duration,
-    /// Names that one asks for, half a second apart.
+    /// How many names one build looks up, half a second apart.
     pub(super) names: u64,
-    /// Of these, one in so many is of a file that was changed, and has to be made.
+    /// One in this many of these names belongs to a changed file, which must be compiled.
     pub(super) new_one_in: u64,
 }
 
-/// Builds now and then until `until_ms`. Only what a node asks for while it can reach the store is judged.
+/// Builds from time to time until `until_ms`. A lookup is judged only if the node can reach the
+/// store.
 pub(super) async fn work(
     fleet: Fleet,
     node: Arc<SimulatedNode>,

@@ -1,4 +1,4 @@
-//! What happens to a fleet.
+//! The scenarios: what happens to a fleet.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,29 +13,29 @@ use crate::error::{Error, Result};
 use crate::remote::fault::Bill;
 use crate::task::simulated;
 
-/// How long nodes run before it is counted what they ask.
+/// How long nodes run before their requests are counted.
 const WARM_UP: Duration = Duration::from_secs(30);
-/// How long the nodes of a cold fleet take to begin with their builds.
+/// The time within which the nodes of a cold fleet begin their builds.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
-/// How long it is waited at the end until everything is uploaded.
+/// The longest wait at the end until everything is uploaded.
 const SETTLE_MAX: Duration = Duration::from_mins(10);
-/// Readers on which closes are looked for.
+/// The most readers on which closes are watched for.
 const WATCHING_MAX: usize = 20;
-/// One node in so many publishes all the time.
+/// One node in this many publishes all the time.
 const PUBLISHERS: usize = 10;
-/// How long half of the fleet is away.
+/// How long half of the fleet is disconnected.
 const AWAY: Duration = Duration::from_hours(2);
 /// A working day.
 const WORK: Duration = Duration::from_hours(9);
-/// The nodes that the bounds of the requirements are about.
+/// The fleet size for which the requirements have bounds.
 const FLEET: usize = 1000;
 
-/// What is simulated.
+/// The simulated scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scenario {
-    /// Two nodes, one of which waits for what the other closes.
+    /// Two nodes; one waits for what the other closes.
     Pair,
-    /// Programs ask for names on all nodes, and nothing changes.
+    /// Programs look up names on all nodes, and nothing changes.
     Quiet,
     /// All nodes compile the same entries, which no node has.
     Cold,
@@ -43,16 +43,16 @@ pub enum Scenario {
     Failing,
     /// All nodes start at once and want entries that the store has.
     Warm,
-    /// One node in ten closes five files a second, the others look and read.
+    /// One node in ten closes five files a second; the others look up and read.
     Busy,
-    /// A day with people at work and a night.
+    /// A day with people at work, and a night.
     Day,
-    /// Half of the nodes are cut off for two hours; all go on.
+    /// Half of the nodes are disconnected for two hours; all continue to work.
     Away,
 }
 
 impl Scenario {
-    /// All of them.
+    /// All scenarios.
     pub const ALL: [Self; 8] = [
         Self::Pair,
         Self::Quiet,
@@ -78,12 +78,13 @@ impl Scenario {
         }
     }
 
-    /// Reports whether it goes on for ever, so that its cost is one of a day.
+    /// Reports whether the scenario is endless, so that its cost is given per day.
     pub fn goes_on(self) -> bool {
         !matches!(self, Self::Cold | Self::Failing | Self::Warm)
     }
 
-    /// Returns the bounds that it is held to, with what was found. Costs are those of a fleet of a thousand such nodes.
+    /// Returns its bounds, with the measured values. Costs are those of a fleet of a thousand such
+    /// nodes.
     pub fn bounds(self, found: &FleetFigures) -> Vec<Bound> {
         let bound = |what, value: f64, goal, unit| Bound { what, goal, value, unit };
         let lag = |place: usize| found.lag_ms.map_or(f64::NAN, |lag| lag[place] as f64 / 1000.0);
@@ -111,12 +112,14 @@ impl Scenario {
     }
 }
 
-/// Simulates. All chance follows from the seed of the plan; only the order in which the runtime wakes tasks that waited for
-/// the same thing may differ from run to run, and with it the figures by a few hundredths.
+/// Runs a simulation. All randomness follows from the seed of the plan. Only the order in which the
+/// runtime wakes tasks that waited for the same event may differ between runs, and with it the
+/// figures by a few hundredths.
 ///
 /// # Errors
 ///
-/// When no runtime can be made, the directory of the plan cannot be written, or a node fails to start.
+/// If no runtime can be made, the directory of the plan cannot be written, or a node fails to
+/// start.
 pub fn run(scenario: Scenario, plan: &Plan) -> Result<(FleetFigures, MachineFigures)> {
     let _on = simulated::begin(plan.seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -142,7 +145,7 @@ pub fn run(scenario: Scenario, plan: &Plan) -> Result<(FleetFigures, MachineFigu
     Ok((figures, MachineFigures { took_s: machine.mono().as_secs_f64(), node_bytes }))
 }
 
-/// Returns the memory that the process has, in bytes; 0 where that is not told.
+/// Returns the memory of the process, in bytes; 0 if the system does not report it.
 fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -168,7 +171,8 @@ impl Span {
         (self.fleet.now_ms() - self.began_ms) as f64 / 1000.0
     }
 
-    /// Ends the counting; then the nodes stop, and a new one starts. Returns the memory that the process had before that, too.
+    /// Ends the counting; then stops the nodes, and starts a new one. Also returns the memory that
+    /// the process had before that.
     async fn end(self, plan: &Plan, nodes: &[Arc<SimulatedNode>]) -> Result<(FleetFigures, u64)> {
         let (fleet, seconds) = (&self.fleet, self.seconds());
         let bill = fleet.bucket().bill().since(&self.bill);
@@ -178,7 +182,7 @@ impl Span {
         let resident = resident_bytes();
         kill(nodes).await;
         let listed = fleet.bucket().bill().listed;
-        // A mount that was never seen.
+        // A node that was never mounted before.
         let new = fleet.start_one(plan.nodes + 1).await?;
         new.engine.follower().wait_fresh(Duration::from_mins(1)).await;
         let listed_by_new = fleet.bucket().bill().listed - listed;
@@ -240,7 +244,7 @@ async fn pair(plan: &Plan) -> ScenarioOutcome {
     span.end(plan, &nodes).await
 }
 
-/// Has one node write all entries, and ends it.
+/// Lets one node write all entries, and stops it.
 async fn fill(fleet: &Fleet, number: usize, entries: usize) -> Result<()> {
     let writer = fleet.start_one(number).await?;
     for number in 0..entries {
@@ -251,7 +255,7 @@ async fn fill(fleet: &Fleet, number: usize, entries: usize) -> Result<()> {
     }
     writer.engine.drain(SETTLE_MAX, |_| ()).await;
     kill(&[writer]).await;
-    // What was just published is past, and the checkpoint is there.
+    // By then all changes are old enough, and the checkpoint is written.
     clock::sleep(Duration::from_mins(2)).await;
     Ok(())
 }
@@ -355,7 +359,7 @@ async fn day(plan: &Plan) -> ScenarioOutcome {
     let programs = nodes.iter().map(|node| {
         let (fleet, node, entries) = (fleet.clone(), node.clone(), plan.entries);
         start_program(async move {
-            // People come within two hours.
+            // People arrive within two hours.
             clock::sleep(about(Duration::from_hours(1))).await;
             let until_ms = fleet.now_ms() + WORK.as_millis() as u64;
             work(fleet, node, entries, BUILDS, (until_ms, true)).await;
@@ -395,7 +399,7 @@ async fn away(plan: &Plan) -> ScenarioOutcome {
     let done_s = span.seconds() - back;
     all(programs).await;
     fleet.settle(&nodes, SETTLE_MAX).await;
-    // All ask at once for what the others have done.
+    // All look up at once what the others have done.
     for node in &nodes {
         for number in 0..plan.entries.min(20) {
             fleet.open(node, &super::fleet::name(SHARED, number)).await;

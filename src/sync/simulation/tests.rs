@@ -1,5 +1,5 @@
-//! Small fleets. Bounds that hold are those of large fleets. Bounds that are missed are pinned where they are, with the goal
-//! beside, so that a test fails when it gets worse.
+//! Small fleets. Bounds that hold are those of large fleets. Bounds that are missed are pinned at
+//! their present values, with the goal beside, so that a test fails if a value gets worse.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ fn plan(nodes: usize, entries: usize, span_s: u64) -> Plan {
     Plan { nodes, entries, span: Duration::from_secs(span_s), scarcity: 1, seed: 1, dir: None }
 }
 
-/// Copies of so small a fleet: chance moves them by a tenth from run to run, up to 1.22 of the goal of 1.2.
+/// The bound for so small a fleet: the value varies by a tenth from run to run, up to 1.22; the
+/// goal is 1.2.
 const COPIES_MAX: f64 = 1.5;
 
-/// Simulates, and checks what holds for every scenario.
+/// Runs a simulation, and checks what holds for every scenario.
 fn simulate(scenario: Scenario, plan: &Plan) -> FleetFigures {
     let (found, _) = run(scenario, plan).unwrap();
     for bound in scenario.bounds(&found) {
@@ -24,7 +25,7 @@ fn simulate(scenario: Scenario, plan: &Plan) -> FleetFigures {
     found
 }
 
-/// Returns what is found of a bound.
+/// Returns the measured value of a bound.
 fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
     let bounds = scenario.bounds(found);
     bounds.iter().find(|bound| bound.what.starts_with(what)).expect("it is one of them").value
@@ -42,7 +43,7 @@ fn a_fleet_that_asks_for_what_is_missing_reads_the_head_and_does_nothing_else() 
     let found = simulate(Scenario::Quiet, &plan(20, 20, 60));
     let asked = found.bill.requests;
     assert_eq!((asked.puts, asked.lists, asked.deletes), (0, 0, 0), "{found:?}");
-    // So short a time has none of the lists that are made every ten minutes: $0.72 a day.
+    // So short a time contains none of the lists that are made every ten minutes: $0.72 a day.
     let dollars = value(Scenario::Quiet, &found, "cost");
     assert!(dollars <= 39.2, "${dollars} a day: {found:?}");
 }
@@ -61,7 +62,8 @@ fn a_cold_fleet_loses_nothing_when_one_request_in_a_hundred_fails() {
     assert_eq!(found.backlog, 0, "{found:?}");
 }
 
-/// Nodes whose requests are refused cannot see what the others publish; they wait instead of uploading it all again.
+/// Nodes whose requests are refused cannot see what others publish. They wait instead of uploading
+/// it all again.
 #[test]
 fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
     let plan = Plan { scarcity: 100, ..plan(20, 60, 0) };
@@ -73,7 +75,7 @@ fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
 }
 
 #[test]
-fn a_warm_fleet_has_all_soon() {
+fn a_warm_fleet_soon_has_everything() {
     let found = simulate(Scenario::Warm, &plan(10, 300, 0));
     assert!(found.done_s.unwrap() <= 10.0, "the goal is 60 s for 1,000 nodes: {found:?}");
     assert_eq!(found.compiled, 0, "{found:?}");
@@ -110,10 +112,11 @@ fn a_seed_decides_the_figures() {
     assert_ne!(first, run(Scenario::Busy, &Plan { seed: 2, ..small }).unwrap().0);
 }
 
-/// 78 reads a second for 40 nodes: they look at the head of the log, and at little else.
+/// 78 reads a second for 40 nodes: they read the head of the log, and little else.
 #[test]
 fn a_busy_fleet_stays_within_low_rates_of_its_store() {
-    // Where each node listed the log, a rate three times as high was too low: 1,100 requests were refused.
+    // When each node listed the log, a rate three times as high was too low: 1,100 requests were
+    // refused.
     let plan = Plan { scarcity: 70, ..plan(40, 0, 60) };
     let (found, _) = run(Scenario::Busy, &plan).unwrap();
     assert!(found.bill.refused < 100, "{found:?}");

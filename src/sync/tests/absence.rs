@@ -1,4 +1,5 @@
-//! Nodes that were away while the log below a checkpoint went, and logs in which commits are missing.
+//! Nodes that were absent while the log below a checkpoint was deleted, and logs in which commits
+//! are missing.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::remote::{CheckpointItem, keys};
 use crate::sync::LOG_GRACE;
 
 #[test]
-fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
+fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -20,7 +21,7 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
         b.write("kept", b"1");
         b.push().await;
         assert!(a.pull().await);
-        // It goes away with a backlog.
+        // It is stopped with a backlog.
         a.write("mine", b"backlog");
         a.write("both", b"backlog");
         let put = a.registers().into_iter().find(|(at, _)| *at == path("kept")).unwrap().1.stamp;
@@ -33,7 +34,7 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
         b.remove("d0/f0");
         b.write("d1/f1", b"new");
         b.push().await;
-        // The tombstones are forgotten everywhere, and the log with them.
+        // The tombstones are forgotten everywhere, and the log is deleted.
         forget(&b, &["theirs", "d0/f0"]);
         world.clock.advance(Duration::from_secs(5));
         checkpoint(&b).await;
@@ -61,7 +62,7 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
         assert!(b.pull().await);
         assert_eq!(a.registers(), b.registers());
         assert_eq!(b.read("mine").await, Some(b"backlog".to_vec()));
-        // Nothing of what is gone is in the index.
+        // Nothing of the deleted entries is in the index.
         a.engine.ledger().save().unwrap();
         let a = world.node_at(a.crash());
         assert_eq!(a.registers(), b.registers());
@@ -69,7 +70,7 @@ fn a_node_that_was_away_is_made_anew_and_keeps_its_own() {
 }
 
 #[test]
-fn where_more_has_moved_than_can_be_told_any_path_may_have() {
+fn a_notification_of_too_many_paths_names_none() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -95,7 +96,7 @@ fn where_more_has_moved_than_can_be_told_any_path_may_have() {
     });
 }
 
-/// Forgets tombstones as the expiry does.
+/// Forgets tombstones as expiry does.
 fn forget(node: &Node, paths: &[&str]) {
     for at in paths {
         node.engine.ledger().forget_for_test(&path(at));
@@ -119,7 +120,7 @@ fn a_node_that_was_away_while_nothing_happened_goes_on() {
             let asked = nodes[1].remote().requests();
             assert!(asked.gets <= gets + 3 && asked.lists == lists + 2, "{asked:?} after {gets}");
         }
-        // A checkpoint of what it knows is read for nothing, and not again.
+        // A checkpoint without new content is read once for nothing, and not again.
         checkpoint(&nodes[0]).await;
         world.clock.advance(LOG_GRACE);
         let applied = nodes[1].engine.ledger().applied();
@@ -129,13 +130,14 @@ fn a_node_that_was_away_while_nothing_happened_goes_on() {
 }
 
 #[test]
-fn commits_below_a_checkpoint_that_a_node_missed_are_not_missed() {
+fn a_node_gets_commits_that_were_deleted_below_a_checkpoint_it_missed() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node(), world.node()];
         write_some(&mut nodes, 12).await;
         let [mut a, b, c] = nodes;
-        // While c sleeps, commits come, go below a checkpoint, and are forgotten by all.
+        // While c is idle, commits are made, are deleted below a checkpoint, and are forgotten by
+        // all.
         world.clock.advance(LOG_GRACE);
         for n in 0..5_u64 {
             a.write(&format!("unheard{n}"), &content(n, 9000));
@@ -198,7 +200,7 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
     });
 }
 
-/// Lets a list fail once, right after the node has taken over another namespace.
+/// Makes a list fail once, right after the node has adopted another namespace.
 async fn pull_with_a_failure_after_the_takeover(node: &Node) {
     let faults = node.faults.clone();
     let broken = std::sync::atomic::AtomicBool::new(false);
@@ -211,7 +213,7 @@ async fn pull_with_a_failure_after_the_takeover(node: &Node) {
     node.fail("");
 }
 
-/// Pulls until the store is asked again.
+/// Pulls until a request is sent to the store again.
 async fn pull_again(world: &World, node: &Node) {
     for _ in 0..50 {
         if node.pull().await {
@@ -247,7 +249,7 @@ fn p11_expiry_while_away_and_a_list_that_fails_at_the_return() {
         pull_with_a_failure_after_the_takeover(&b).await;
         let gets = b.remote().requests().gets;
         pull_again(&world, &b).await;
-        // The log alone knows nothing of it any more.
+        // The log alone has nothing of it any more.
         assert!(b.read("kept").await == Some(content(1, 9_000)));
         assert!(b.entry("removed").is_none());
         assert_eq!(a.registers(), b.registers());
@@ -272,8 +274,8 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
         for round in 0..5 {
             let faults = b.faults.clone();
             let breaking = async {
-                // Requests begin a second apart: the head of the log, what the store says of itself, two lists, and
-                // between these the read of the first round.
+                // Requests begin a second apart: the head of the log, the format object, two lists,
+                // and between these the read of the first round.
                 let at = Duration::from_millis(if round == 0 { 3500 } else { 2500 });
                 crate::clock::sleep(at).await;
                 faults.set(crate::remote::fault::FaultPlan::parse("resets=100").unwrap());
@@ -291,7 +293,7 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
     });
 }
 
-/// A file that was closed here is there, whatever happens while a checkpoint is taken over.
+/// A file that was closed here exists, whatever happens while a checkpoint is adopted.
 #[test]
 fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
     run(async {
@@ -375,7 +377,7 @@ fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
     });
 }
 
-/// Three nodes that do what they like, with checkpoints, deletions of the log, restarts and sleeps.
+/// Three nodes that act at random, with checkpoints, deletions of the log, restarts and pauses.
 #[test]
 fn p7_one_winner_with_checkpoints_and_deletions_between() {
     run(async {
@@ -393,7 +395,8 @@ fn p7_one_winner_with_checkpoints_and_deletions_between() {
                     7..10 => assert!(nodes[at].pull().await),
                     10 => {
                         if nodes[at].engine.checkpointer().unwrap().write().await.is_ok() {
-                            // What it has is gone from the log an hour later, when all have read.
+                            // An hour later, when all nodes have read the log, what the checkpoint
+                            // has is deleted from it.
                             for node in &nodes {
                                 assert!(node.pull().await);
                             }
@@ -416,7 +419,7 @@ fn p7_one_winner_with_checkpoints_and_deletions_between() {
                     }
                     12 => world.clock.advance(Duration::from_mins(random.below(90))),
                     _ => {
-                        // A new machine takes the place of one that has sent everything.
+                        // A new machine replaces one that has sent everything.
                         nodes[at].push().await;
                         nodes[at] = world.node();
                     }

@@ -1,4 +1,4 @@
-//! P11: expiry, renewal, what is forgotten, and nodes that come back late.
+//! P11: expiry, renewal, forgetting, and nodes that return late.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn directory(mode: u32) -> Op {
     Op::Put(Entry::directory(mode, 7, 8, Time::default()))
 }
 
-/// Contents of each size class: in a commit, in a pack, an object of its own.
+/// Contents of each size class: in a commit, in a pack, and a separate object.
 const SIZES: [(&str, usize); 3] = [("tiny", 300), ("small", 9_000), ("large", 1_500_000)];
 
 #[test]
@@ -29,7 +29,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
         for (name, size) in SIZES {
             a.write(name, &content(1, size));
         }
-        // What is not remote has no age.
+        // Content that is not remote has no age.
         world.clock.advance(10 * DAY);
         a.push().await;
         assert!(b.pull().await);
@@ -46,7 +46,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
             let digest = crate::digest::Digest::of(&content(1, size));
             assert!(a.engine.ledger().blobs().contains(&digest), "that is not why");
             if name == "tiny" {
-                // It comes with its commit.
+                // It arrives with its commit.
                 continue;
             }
             let new = world.node();
@@ -54,7 +54,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
             let fetched = new.engine.fetcher().fetch(digest, size as u64).await;
             assert_eq!(fetched.unwrap_err().kind(), crate::error::Kind::NotFound);
         }
-        // The same bytes again are a new entry with an age of its own, here and elsewhere.
+        // The same bytes written again are a new entry with its own age, here and on other nodes.
         for (name, size) in SIZES {
             a.write(name, &content(1, size));
             assert!(a.entry(name).is_some());
@@ -117,7 +117,7 @@ fn p11_expiry_of_what_has_no_bytes() {
         for name in ["idle", "idle/deep", "idle/deep/link", "idle/deep/lock", "idle/deep/file"] {
             assert!(a.entry(name).is_none(), "{name}");
         }
-        // And all of that is forgotten.
+        // All of that is forgotten, too.
         assert!(a.registers().iter().all(|(at, _)| !at.is_below(&path("idle"))));
         let known = a.registers();
         assert_eq!(known.len(), 5, "{known:?}");
@@ -155,7 +155,7 @@ fn p11_renewal_by_one_node_in_time() {
                 assert!(node.open(&format!("f{n}")).await.is_some());
             }
         }
-        // Both know, and neither is in a hurry; the second sees what the first has done.
+        // Both know, and neither renews at once; the second sees what the first has done.
         world.clock.advance(HOUR);
         for node in [&mut a, &mut b] {
             assert!(node.pull().await);
@@ -195,7 +195,7 @@ fn p11_renewal_can_be_off() {
 }
 
 #[test]
-fn p11_what_is_put_again_rests_on_no_old_copy() {
+fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
     run(async {
         let world = World::aging(MONTH);
         let mut a = world.node();
@@ -244,7 +244,7 @@ fn p11_expiry_by_the_stores_clock() {
     });
 }
 
-/// What a node that was long away may find when it comes back.
+/// What a node may find that returns after a long absence.
 #[test]
 fn p11_expiry_of_a_node_that_was_away() {
     run(async {
@@ -256,7 +256,7 @@ fn p11_expiry_of_a_node_that_was_away() {
             }
             a.push().await;
             assert!(a.pull().await && b.pull().await);
-            // It goes with a backlog.
+            // It is stopped with a backlog.
             a.write("mine", &content(2, 9_000));
             a.write("mine", &content(3, 9_000));
             let stamp = a.write("changed", &content(4, 9_000));
@@ -270,7 +270,8 @@ fn p11_expiry_of_a_node_that_was_away() {
             let root = a.crash();
             world.clock.advance(Duration::from_secs(1));
             b.remove("removed");
-            // The same bytes live on under another name: they are no reason to show the old one.
+            // The same bytes are still used under another name: that is no reason to show the old
+            // one.
             b.write("elsewhere", &content(1, 9_000));
             let mut rest = away;
             while rest > Duration::ZERO {
@@ -307,7 +308,8 @@ fn p11_expiry_of_a_node_that_was_away() {
                 }
                 assert_eq!(node.entry("changed").unwrap().attrs.mode, 0o600, "{}", show("mode"));
                 assert!(node.entry("gone/mine").is_none(), "{}", show("gone/mine"));
-                // As long as it can be known, the later change wins; then what is left of the two.
+                // While it can be known, the later change wins; after that, what is left of the
+                // two.
                 let expected = (away > MONTH).then(|| content(6, 9_000));
                 assert!(node.read("removed").await == expected, "{}", show("removed"));
                 let old = node.read("old").await;
@@ -338,8 +340,8 @@ fn p11_expiry_of_a_node_that_was_idle() {
             a.keep_house().await;
             world.store.expire(MONTH).await;
         }
-        // The bytes are young, because another file has the same, and it can no longer be told that this
-        // one was removed.
+        // The bytes are young, because another file has the same, and it can no longer be known
+        // that this one was removed.
         assert!(b.pull().await);
         assert!(b.entry("removed").is_none());
         assert!(b.read("own").await == Some(content(2, 9_000)), "it was not remote");
@@ -356,7 +358,7 @@ fn late_changes_keep_their_order_and_lose_to_others() {
         a.write("p", &content(1, 500));
         a.write("q", &content(2, 500));
         a.upload().await;
-        // A later batch, of the same and of other paths.
+        // A later batch, of the same paths and of others.
         a.write("p", &content(3, 500));
         a.write("r", &content(4, 500));
         world.clock.advance(16 * DAY);
@@ -392,7 +394,7 @@ fn late_changes_survive_a_crash_on_their_way() {
         a.upload().await;
         a.write("p", &content(2, 500));
         world.clock.advance(20 * DAY);
-        // The first is remote under a new stamp, and the journal does not know it yet.
+        // The first one is remote under a new stamp, and the journal does not know that yet.
         a.commit().await;
         let mut a = world.node_at(a.crash());
         assert!(a.pull().await);
@@ -416,7 +418,7 @@ fn attributes_that_wait_behind_a_change_which_is_late_twice_are_not_lost() {
         let attrs = Attrs { mode: 0o640, ..Attrs::default() };
         a.publish(vec![(path("p"), Op::Attrs { of: put, attrs })]);
         world.clock.advance(16 * DAY);
-        // Once it has its new stamp there is no store for as long again.
+        // Once it has its new stamp, there is no store for the same time again.
         a.fail("latency_ms=1000");
         let (clock, faults, ledger) =
             (world.clock.clone(), a.faults.clone(), a.engine.ledger().clone());

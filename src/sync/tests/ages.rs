@@ -1,4 +1,5 @@
-//! Nodes that are configured with different expiries over one store: the one that it declares is what all keep.
+//! Nodes that are configured with different expiries over one store: all keep content for the
+//! expiry that the store declares.
 
 use std::time::Duration;
 
@@ -9,14 +10,15 @@ use crate::namespace::Op;
 const DAY: Duration = Duration::from_hours(24);
 const MONTH: Duration = Duration::from_hours(30 * 24);
 
-/// A node that has asked the store what it declares.
+/// A node that has read the expiry that the store declares.
 async fn checked(world: &World) -> Node {
     let node = world.node();
     node.remote().check().await.unwrap();
     node
 }
 
-/// A store that declares a month, with a node of the month and one that is configured with five days.
+/// A store that declares a month, with a node of that expiry and one that is configured with five
+/// days.
 async fn two_ages() -> (World, World, Node, Node) {
     let month = World::aging(MONTH);
     let short = World { expiry: Some(5 * DAY), ..month.clone() };
@@ -26,7 +28,7 @@ async fn two_ages() -> (World, World, Node, Node) {
 }
 
 #[test]
-fn p11_expiry_here_is_no_reason_to_forget_what_others_show() {
+fn p11_expiry_here_does_not_forget_what_others_show() {
     run(async {
         let (month, _, mut a, mut b) = two_ages().await;
         a.write("f", &content(1, 9_000));
@@ -43,7 +45,7 @@ fn p11_expiry_here_is_no_reason_to_forget_what_others_show() {
         assert!(a.read("f").await.is_some());
         assert!(b.entry("f").is_none(), "its own age is strict");
         assert_eq!(a.registers(), b.registers(), "it keeps what others go by");
-        // A node that starts from what it wrote shows what all of that age show.
+        // A node that starts from its checkpoint shows what all nodes with that expiry show.
         checkpoint(&b).await;
         remove_log(&month, |_| true).await;
         let fresh = checked(&month).await;

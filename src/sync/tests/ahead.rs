@@ -1,5 +1,5 @@
-//! What is fetched before a program asks for it: what was stored together, what a person has named, and what the store
-//! got last.
+//! Contents that are fetched before a program requests them: those that were stored together, those
+//! that a person has named, and those that the store got last.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn name(n: u64) -> String {
     format!("d/{n:03}")
 }
 
-/// Makes a store that holds so many files, `TOGETHER` in each pack.
+/// Makes a store with this many files, `TOGETHER` in each pack.
 async fn stored(files: u64) -> World {
     let mut world = World::new();
     world.settings.pack_bytes = TOGETHER * SIZE as u64;
@@ -36,12 +36,12 @@ fn digest(n: u64) -> Digest {
     Digest::of(&content(n + 1, SIZE))
 }
 
-/// Counts the files that are here.
+/// Counts the files whose contents are here.
 fn here(node: &Node, files: u64) -> u64 {
     (0..files).filter(|n| node.engine.ledger().blobs().contains(&digest(*n))).count() as u64
 }
 
-/// Returns a node that knows what the store has, with the reads that it has made for that.
+/// Returns a node that knows what the store has, and the number of reads that this took.
 async fn fresh(world: &World) -> (Node, u64) {
     let node = world.node();
     assert!(node.pull().await);
@@ -49,7 +49,7 @@ async fn fresh(world: &World) -> (Node, u64) {
     (node, before)
 }
 
-/// Lets the node do what it has begun.
+/// Lets the node finish what it has begun.
 async fn settle() {
     for _ in 0..100 {
         clock::sleep(Duration::from_millis(100)).await;
@@ -68,7 +68,8 @@ fn what_was_stored_together_is_fetched_together() {
         let (b, before) = fresh(&world).await;
         assert!(b.read(&name(0)).await.is_some());
         settle().await;
-        // Its own pack, and six that follow. Which these are follows from the order of the uploads.
+        // Its own pack, and the six that follow. Which these are depends on the order of the
+        // uploads.
         assert_eq!(here(&b, files), 7 * TOGETHER);
         for n in 0..files {
             assert!(b.read(&name(n)).await == Some(content(n + 1, SIZE)), "{n}");
@@ -79,12 +80,12 @@ fn what_was_stored_together_is_fetched_together() {
 }
 
 #[test]
-fn a_program_that_reads_here_and_there_gets_ever_less_beside_it() {
+fn random_reads_are_read_ahead_ever_less() {
     run(async {
         let files = 400;
         let world = stored(files).await;
         let (b, before) = fresh(&world).await;
-        // Far from each other, backwards.
+        // Far from each other, in reverse order.
         let asked: Vec<u64> = (1..8).rev().map(|n| n * 50).collect();
         for n in &asked {
             assert!(b.read(&name(*n)).await.is_some());
@@ -102,7 +103,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
         let world = stored(files).await;
         let b = world.node();
         assert!(b.pull().await);
-        // One request is throttled, and not the pack's.
+        // One request is throttled; it is not the one for the pack.
         world.store.remove("head").await;
         b.fail("status=503 only=LIST");
         assert!(!b.pull().await && b.remote().throttling().now);
@@ -110,7 +111,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
         assert!(b.read(&name(0)).await.is_some());
         settle().await;
         assert_eq!(here(&b, files), TOGETHER);
-        // It has recovered.
+        // The store has recovered.
         world.clock.advance(Duration::from_mins(1));
         assert!(b.read(&name(files - 1)).await.is_some());
         assert!(b.read(&name(files / 2)).await.is_some());
@@ -120,7 +121,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
 }
 
 #[test]
-fn what_no_program_asked_for_evicts_nothing_and_leaves_room_to_writers() {
+fn reading_ahead_evicts_nothing_and_leaves_room_to_writers() {
     run(async {
         let files = 80;
         let world = stored(files).await;
@@ -133,10 +134,10 @@ fn what_no_program_asked_for_evicts_nothing_and_leaves_room_to_writers() {
             settle().await;
             let usage = b.engine.ledger().blobs().usage();
             if usage.evictions > 0 {
-                // From here on programs evict for what they ask for.
+                // From here on programs evict for what they request.
                 break;
             }
-            // Of a pack that a program waits for, all is kept for which there is room.
+            // Of a pack for which a program waits, everything is kept for which there is room.
             let most = tier / 4 * 3 + TOGETHER * SIZE as u64 * (n / 8 + 1);
             assert!(usage.bytes <= most.min(tier), "{usage:?} after {n}");
         }
@@ -196,7 +197,7 @@ fn warm_ends_where_the_store_cannot_be_used() {
         let told = Mutex::new(Warmed::default());
         let error = b.engine.fetcher().warm(named, &told).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Unavailable);
-        // What is lost is no trouble of the store.
+        // A lost content is no trouble of the store.
         b.fail("");
         settle().await;
         world.clock.advance(Duration::from_mins(1));

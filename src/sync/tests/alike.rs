@@ -1,4 +1,5 @@
-//! Nodes that write the same: one of them uploads it, the others find that there is nothing to say.
+//! Nodes that write the same: one of them uploads it, and the others find that they need not
+//! publish it.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -7,17 +8,17 @@ use super::harness::*;
 use crate::namespace::{Attrs, Entry, Op, Time};
 
 const FILES: u64 = 50;
-/// More than a commit of all files takes without their contents.
+/// More bytes than a commit of all files takes without their contents.
 const COMMIT_BYTES: u64 = 6000;
 
-/// Nodes that run, over a store whose requests take a while.
+/// Running nodes, over a store whose requests take some time.
 struct Fleet {
     world: World,
     nodes: Vec<Node>,
 }
 
 impl Fleet {
-    /// Starts nodes on an empty store, or one that an earlier fleet has left.
+    /// Starts nodes on an empty store, or on one that an earlier fleet has left.
     fn new(world: &World, count: usize) -> Self {
         let nodes: Vec<Node> = (0..count).map(|_| world.node()).collect();
         for node in &nodes {
@@ -27,7 +28,7 @@ impl Fleet {
         Self { world: world.clone(), nodes }
     }
 
-    /// Lets time pass for all of them.
+    /// Advances the time for all of them.
     async fn pass(&self, ms: u64) {
         for _ in 0..ms.div_ceil(STEP_MS) {
             self.world.clock.advance(Duration::from_millis(STEP_MS));
@@ -35,7 +36,8 @@ impl Fleet {
         }
     }
 
-    /// Lets time pass until nothing waits for the store; returns how long that took, in milliseconds.
+    /// Advances the time until nothing waits for the store; returns how long that took, in
+    /// milliseconds.
     async fn settle(&self) -> u64 {
         let mut waited_ms = 0;
         while self.nodes.iter().any(|node| node.engine.ledger().pending().records > 0) {
@@ -62,7 +64,7 @@ impl Fleet {
         self.nodes.iter().map(of).sum()
     }
 
-    /// Checks that all nodes show the same, and that it is what was written.
+    /// Checks that all nodes show the same, and that they show what was written.
     async fn agree(&self, size: usize) {
         for node in &self.nodes {
             assert!(node.pull().await);
@@ -86,10 +88,10 @@ impl Fleet {
     }
 }
 
-/// The time that passes at once.
+/// The step by which time advances.
 const STEP_MS: u64 = 5;
 
-/// Closes a file now, with the time of now.
+/// Closes a file at the present time.
 fn close(world: &World, node: &Node, at: &str, bytes: &[u8]) {
     let now = Time::from_wall(world.clock.wall());
     let entry = node.store(bytes);
@@ -97,8 +99,8 @@ fn close(world: &World, node: &Node, at: &str, bytes: &[u8]) {
     node.publish(vec![(path(at), Op::Put(Entry { attrs, ..entry }))]);
 }
 
-/// Has nodes write the same files; `every_ms` is what passes between two files of one node, and each node begins
-/// `apart_ms` after the one before.
+/// Lets nodes write the same files. `every_ms` is the time between two files of one node. Each node
+/// begins `apart_ms` after the previous one.
 async fn write_all(fleet: &Fleet, size: usize, every_ms: u64, apart_ms: u64) {
     let nodes = fleet.nodes.len() as u64;
     let end_ms = (FILES - 1) * every_ms + (nodes - 1) * apart_ms;
@@ -149,7 +151,7 @@ fn nodes_that_write_the_same_within_seconds_upload_one_copy() {
         for (nodes, apart_ms) in [(8, 100), (32, 30)] {
             let (copies, bytes) = copies(nodes, 8 << 10, 40, apart_ms).await;
             assert!(copies <= 1.2, "{copies} copies of {nodes} nodes");
-            // Each head of the log has what is young.
+            // Each head of the log contains the young commits.
             assert!(bytes <= 2.5, "{bytes} copies with commits, claims and heads");
         }
     });
@@ -182,7 +184,8 @@ fn a_node_that_comes_late_uploads_and_commits_nothing() {
             late.settle().await;
             assert_eq!((late.bytes_up() - before, late.commits()), (0, 0), "{size}");
             late.agree(size).await;
-            // The first one says it again: its own commit it has never read. What lies in a pack is not uploaded again.
+            // The first one announces it again, because it has never read its own commit. Contents
+            // in a pack are not uploaded again.
             let before = (fleet.bytes_up(), fleet.commits());
             write_all(&fleet, size, 0, 0).await;
             fleet.settle().await;
@@ -197,7 +200,7 @@ fn a_node_that_comes_late_uploads_and_commits_nothing() {
     });
 }
 
-/// A node that has claimed and does nothing more is not waited for for long.
+/// Nodes do not wait long for a node that has claimed and then does nothing.
 #[test]
 fn a_node_that_claims_and_dies_holds_the_others_up_for_its_turn() {
     run(async {
@@ -221,8 +224,8 @@ fn a_node_that_claims_and_dies_holds_the_others_up_for_its_turn() {
     });
 }
 
-/// The end of a claim waits neither with the lock of a landing commit held nor for a store that does not answer: the next
-/// commit follows within about a second.
+/// The end of a claim waits neither with the lock of a landing commit held nor for a store that
+/// does not answer: the next commit follows within about a second.
 #[test]
 fn the_end_of_a_claim_holds_nothing_up() {
     run(async {
@@ -249,7 +252,7 @@ fn the_end_of_a_claim_holds_nothing_up() {
     });
 }
 
-/// A node that is alone with what it writes claims once, and leaves nothing of it.
+/// If no other node writes the same, a node claims once, and leaves no claim behind.
 #[test]
 fn p13_bounded_a_node_alone_claims_once() {
     run(async {

@@ -1,4 +1,5 @@
-//! The head of the log: what is announced in it is followed without lists, and nothing depends on it.
+//! The head of the log: nodes follow the commits that are announced in it without lists, and
+//! nothing depends on it.
 
 use std::time::Duration;
 
@@ -9,14 +10,14 @@ use crate::stamp::Stamp;
 
 pub(super) const WIDE: Duration = Duration::from_secs(10 * 60 + 1);
 
-/// A node that has followed the head once.
+/// A node that has read the head once.
 pub(super) async fn follower(world: &World) -> Node {
     let node = world.node();
     assert!(node.pull().await && node.pull().await);
     node
 }
 
-/// Returns the lists and the reads that something costs a node.
+/// Returns how many lists and reads an operation costs a node.
 pub(super) async fn cost(node: &Node, what: impl Future<Output = bool>) -> (u64, u64) {
     let before = node.remote().requests();
     assert!(what.await);
@@ -82,7 +83,8 @@ fn commits_that_are_too_large_for_the_head_are_named_in_it() {
     });
 }
 
-/// Some stores list late what they have, and what was stored can be damaged: for a moment the head has it, too.
+/// Some stores list new objects late, and a stored object can be damaged. For a moment the head has
+/// the commit, too.
 #[test]
 fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
     run(async {
@@ -103,7 +105,7 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
 }
 
 #[test]
-fn a_node_that_was_away_for_longer_than_the_head_tells_lists() {
+fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -122,7 +124,7 @@ fn a_node_that_was_away_for_longer_than_the_head_tells_lists() {
     });
 }
 
-/// Nodes of older versions, and nodes that die between the commit and the announcement.
+/// Nodes of older versions, and nodes that die between commit and announcement.
 #[test]
 fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
     run(async {
@@ -143,7 +145,7 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
         world.clock.advance(Duration::from_secs(31));
         assert!(b.pull().await);
         for n in 0..9_u8 {
-            // Now each look lists, for ten minutes.
+            // Now each look lists the log, for ten minutes.
             write_unannounced(&[n]).await;
             world.clock.advance(Duration::from_mins(1));
             assert!(b.pull().await && b.read("old").await == Some(vec![n]), "{n}");
@@ -181,7 +183,7 @@ fn a_node_that_slept_trusts_the_head_again() {
     });
 }
 
-/// The node that put it into the head may have bad memory, or a bad line.
+/// The node that put it into the head may have bad memory or a bad connection.
 #[test]
 fn p9_self_healing_of_a_commit_that_is_damaged_in_the_head() {
     run(async {
@@ -220,7 +222,7 @@ fn a_checkpoint_has_what_was_not_announced() {
     });
 }
 
-/// A bucket that was restored, or failed over to a copy that lags.
+/// A bucket that was restored, or that failed over to a copy that lags.
 #[test]
 fn a_head_that_has_moved_back_is_not_followed() {
     run(async {
@@ -292,7 +294,7 @@ fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
     });
 }
 
-/// A head of version 2, with the right checksum.
+/// A head of version 2, with a correct checksum.
 fn newer_head() -> Vec<u8> {
     let start = b"HFHEAD\r\n\x02\0".to_vec();
     let sum = blake3::hash(&start);

@@ -1,4 +1,5 @@
-//! Announcing commits in the head of the log: in order, against other nodes, and where the store allows it.
+//! Announcing commits in the head of the log: in order, in competition with other nodes, and only
+//! if the store allows it.
 
 use std::time::Duration;
 
@@ -33,7 +34,7 @@ fn two_nodes_that_announce_at_once_lose_nothing() {
 }
 
 #[test]
-fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
+fn commits_of_other_nodes_are_announced_too_after_a_lost_race() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -42,7 +43,7 @@ fn what_another_node_has_committed_is_announced_along_after_it_was_faster() {
         assert!(b.pull().await);
         b.write("g", b"0");
         b.push_unannounced().await;
-        // The head moves under b, and a third node has committed and not announced.
+        // The head changes before b announces, and a third node has committed and not announced.
         a.write("f", b"1");
         a.push().await;
         let mut d = world.node();
@@ -80,7 +81,7 @@ fn a_slow_announcement_is_no_reason_to_distrust() {
 }
 
 #[test]
-fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
+fn p5_in_order_after_a_run_that_ended_between_commit_and_announcement() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -101,9 +102,9 @@ fn p5_in_order_also_after_an_end_between_commit_and_announcement() {
     });
 }
 
-/// Nor when another node announces what it finds in the log.
+/// Also in order if another node announces what it finds in the log.
 #[test]
-fn p5_in_order_of_what_is_announced_along() {
+fn p5_in_order_of_announcements_for_other_nodes() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -121,7 +122,7 @@ fn p5_in_order_of_what_is_announced_along() {
             node.write(name, b"2");
             node.push_unannounced().await;
         }
-        // The head moves under b.
+        // The head changes before b announces.
         a.write("f", b"1");
         a.push().await;
         b.engine.publisher().unwrap().announce_all().await;
@@ -145,7 +146,7 @@ fn p5_in_order_of_what_is_announced_along() {
     });
 }
 
-/// What was not announced in time is in no list of the last minute either.
+/// A commit that was not announced in time is in no list of the last minute either.
 #[test]
 fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
     run(async {
@@ -165,7 +166,7 @@ fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
         let mut a = world.node_at(a.crash());
         a.write("second", b"2");
         a.push().await;
-        // The head cannot be read just now.
+        // The head is unreadable just now.
         b.fail("status=500 only=head");
         assert!(b.pull().await && b.entry("second").is_some());
         assert!(b.entry("first").is_some(), "one never without the other");
@@ -222,7 +223,7 @@ fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
             b.fail(fault);
             a.write("f", fault.as_bytes());
             a.push().await;
-            // While a store throttles, the fourth look lists.
+            // While a store throttles, the fourth look lists the log.
             let mut looks = 0;
             while !b.pull().await {
                 looks += 1;

@@ -1,4 +1,4 @@
-//! What is not complete stays on its node, and holds back nothing that others put.
+//! Incomplete files stay on their node, and hold back nothing that other nodes put.
 
 use super::checkpoints::{checkpoint, items, registers, remove_log};
 use super::harness::*;
@@ -48,7 +48,7 @@ fn what_is_not_complete_stays_on_its_node() {
             assert_eq!(a.read(ENTRY).await, Some(b"half".to_vec()), "its node has it");
             assert_eq!(a.engine.ledger().incomplete(), 1);
             assert_eq!(read(&b, ENTRY).await, others);
-            // Under a name that asks for nothing it is a file as any other.
+            // Under a name without a check it is a file like any other.
             a.write("plain", b"half");
             // The next version is complete.
             a.write(ENTRY, b"whole");
@@ -77,9 +77,9 @@ fn an_empty_file_is_complete_in_no_format() {
     });
 }
 
-/// While the version before is on its way, and while it is not.
+/// While the earlier version is in flight, and while it is not.
 #[test]
-fn it_is_removed_and_replaced_at_any_moment() {
+fn an_incomplete_file_can_be_removed_and_replaced_at_any_moment() {
     run(async {
         for (pushed, gone) in [(false, false), (false, true), (true, false), (true, true)] {
             let world = World::new();
@@ -102,7 +102,7 @@ fn it_is_removed_and_replaced_at_any_moment() {
             a.push().await;
             let want = (!gone).then(|| b"whole".to_vec());
             assert_eq!(read(&b, ENTRY).await, want, "pushed: {pushed}");
-            // What others never knew goes without a trace.
+            // What other nodes never knew is removed without a trace.
             write_torn(&a, "jax/jit_g-0-cache", b"half", Check::Zstd);
             a.push().await;
             let before = a.remote().requests().puts;
@@ -143,7 +143,7 @@ fn p4_local_durable_also_what_is_not_complete() {
                 assert_eq!(a.read(ENTRY).await, Some(b"half".to_vec()));
                 assert_eq!(read(&b, ENTRY).await, Some(b"good".to_vec()), "{pushed}, {saved}");
             }
-            // A checkpoint has what others know, also after that.
+            // A checkpoint has what other nodes know, also after that.
             let name = checkpoint(&a).await;
             let kept = registers(&items(&world, &name).await);
             let entry = kept[&path(ENTRY)].entry.clone().expect("the good one");
@@ -155,7 +155,7 @@ fn p4_local_durable_also_what_is_not_complete() {
     });
 }
 
-/// The journal may still have what has given way to others.
+/// The journal may still have a version that was replaced by another node's.
 #[test]
 fn p4_local_durable_of_what_others_have_replaced() {
     run(async {
@@ -180,7 +180,7 @@ fn p4_local_durable_of_what_others_have_replaced() {
     });
 }
 
-/// Whichever was published first: others have only theirs.
+/// Whichever was published first: other nodes have only their own.
 #[test]
 fn p7_one_winner_is_never_what_is_not_complete() {
     run(async {
@@ -198,7 +198,7 @@ fn p7_one_winner_is_never_what_is_not_complete() {
             assert_eq!(read(&a, ENTRY).await, Some(b"of b".to_vec()), "it is older");
             assert_eq!((a.entry(ENTRY), a.engine.ledger().incomplete()), (b.entry(ENTRY), 0));
             write_torn(&a, ENTRY, b"half", Check::Zstd);
-            // Attributes of what is there do not bring it back.
+            // Attributes of the present entry do not bring it back.
             set_mode(&b, ENTRY, 0o600);
             b.push().await;
             assert_eq!(read(&a, ENTRY).await, Some(b"half".to_vec()));
@@ -245,14 +245,15 @@ fn p6_units_stay_whole_where_a_member_is_not() {
         a.engine.ledger().save().unwrap();
         let mut a = world.node_at(a.crash());
         assert_eq!(versions(&a).await, of("a"));
-        // A version of others takes the place of all of it, also where it has fewer members.
+        // A version of another node replaces all of it, even if that has fewer members.
         b.publish(vec![put(&b, "__grp__k.json", b"__grp__k.json of c")]);
         b.push().await;
         let mut want = of("b");
         want[2] = Some("__grp__k.json of c".to_owned());
         assert_eq!((versions(&a).await, versions(&b).await), (want.clone(), want));
         assert_eq!(a.engine.ledger().incomplete(), 0);
-        // A whole one of this node is sent as ever, although a member of it was in one that was not.
+        // A complete unit of this node is sent as usual, although one of its members was in an
+        // incomplete one.
         a.publish(kernel(&a, "a"));
         a.engine.ledger().note_torn(Digest::of(b"k.cubin of a"), Check::Elf);
         a.publish(kernel(&a, "a")[1..].to_vec());
@@ -261,9 +262,9 @@ fn p6_units_stay_whole_where_a_member_is_not() {
     });
 }
 
-/// A node that was away takes over what a checkpoint says.
+/// A node that was absent adopts a checkpoint.
 #[test]
-fn it_stays_over_a_checkpoint_unless_others_have_put_something_since() {
+fn an_incomplete_file_survives_a_checkpoint_unless_others_have_put_something_since() {
     run(async {
         for replaced in [false, true] {
             let world = World::new();
@@ -278,7 +279,7 @@ fn it_stays_over_a_checkpoint_unless_others_have_put_something_since() {
             a.engine.ledger().save().unwrap();
             let root = a.crash();
             world.clock.advance(LOG_GRACE);
-            // Larger than what lies in the log alone.
+            // Larger than a content that is inline in the log.
             let (other, theirs) = (content(1, 100_000), content(2, 100_000));
             b.write("other", &other);
             if replaced {

@@ -1,4 +1,5 @@
-//! Bundles: what no checkpoint has yet is read with few requests, and whatever is wrong with them, nothing is missed.
+//! Bundles: commits that no checkpoint has yet are read with few requests, and nothing is missed if
+//! a bundle is wrong.
 
 use std::time::Duration;
 
@@ -9,13 +10,14 @@ use crate::remote::{Bundle, BundleName};
 use crate::stamp::Stamp;
 
 const SECOND: Duration = Duration::from_secs(1);
-/// What is older is bundled.
+/// Commits older than this are bundled.
 const SETTLED: Duration = Duration::from_secs(100);
 
-/// Makes a namespace whose checkpoint is large beside the commits that follow, and writes it.
+/// Makes a namespace whose checkpoint is large compared with later commits, and writes that
+/// checkpoint.
 async fn large(world: &World) -> Node {
     let mut node = world.node();
-    // Names that do not compress make it so.
+    // Names that do not compress make it large.
     let name = |n: u64| {
         let parts = (0..8).map(|part| hex(&content(n * 8 + part + 1, 120)));
         path(&parts.collect::<Vec<_>>().join("/"))
@@ -52,7 +54,7 @@ async fn tidy(world: &World, node: &Node) {
     node.engine.checkpointer().unwrap().write_if_due().await;
 }
 
-/// Makes such a namespace, with a bundle of what came after its checkpoint.
+/// Makes such a namespace, with a bundle of the commits after its checkpoint.
 async fn bundled(world: &World) -> (Node, BundleName) {
     let mut node = large(world).await;
     write_some(world, &mut node, 40).await;
@@ -85,7 +87,7 @@ async fn checkpoint_bytes(world: &World) -> (usize, u64) {
 }
 
 #[test]
-fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
+fn commits_of_a_large_namespace_are_bundled_instead_of_a_new_checkpoint() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
@@ -99,7 +101,7 @@ fn commits_of_a_large_namespace_are_bundled_and_not_folded_anew() {
         }
         assert!(rounds >= 4, "{rounds} rounds");
         assert_eq!(checkpoint_bytes(&world).await.0, 1, "it does not pay yet");
-        // Few are left to read, however many there were.
+        // Few commits are left to read, however many there were.
         let fresh = assert_starts(&world, &a).await;
         let asked = fresh.remote().requests();
         assert!(asked.gets <= 3 + 6 && asked.lists <= 2, "{rounds} rounds: {asked:?}");
@@ -136,7 +138,7 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
 }
 
 #[test]
-fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
+fn a_bad_bundle_costs_requests_and_nothing_else() {
     run(async {
         let world = World::new();
         let (a, name) = bundled(&world).await;
@@ -152,7 +154,7 @@ fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
         let other = Bundle { upto_ms: whole.upto_ms + 1, ..whole.clone() };
         let mut damaged = whole.clone();
         damaged.commits[5].1 = b"damaged".to_vec().into();
-        // Commits that it could not have, and one that no node can.
+        // Commits that it could not have, and one that no node can have.
         let mut lacking = whole.clone();
         lacking.lacking = lacking.commits.split_off(20).into_iter().map(|one| one.0).collect();
         for (what, bad) in [
@@ -169,7 +171,7 @@ fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
             assert_eq!(fresh.registers(), a.registers(), "{what}");
             assert!(!fresh.engine.ledger().is_partial(), "{what}");
         }
-        // A commit in it that is damaged counts like one that is damaged in the log.
+        // A damaged commit in a bundle counts like a damaged one in the log.
         world.store.overwrite(&key, sealed(&damaged)).await;
         let fresh = world.node();
         assert!(fresh.pull().await && fresh.engine.ledger().is_partial());
@@ -181,7 +183,7 @@ fn a_bundle_that_is_no_good_costs_requests_and_nothing_else() {
     });
 }
 
-/// A store that is slow gets smaller bundles, and not none.
+/// A slow store gets smaller bundles; it still gets some.
 #[test]
 fn a_bundle_is_written_in_time_however_slow_the_store() {
     run(async {
@@ -202,7 +204,7 @@ fn a_bundle_is_written_in_time_however_slow_the_store() {
     });
 }
 
-/// Lets two minutes pass for timers and clock alike.
+/// Advances timers and clock by two minutes.
 async fn two_minutes(world: &World) {
     for _ in 0..1200 {
         crate::clock::sleep(SECOND / 10).await;
@@ -270,7 +272,7 @@ fn the_end_of_a_run_does_not_wait_for_a_bundle() {
     });
 }
 
-/// The node that has written the last one goes on; another one takes over when it does not.
+/// The node that has written the last one continues; another one takes over if it does not.
 #[test]
 fn one_node_bundles_for_all() {
     run(async {
@@ -299,7 +301,7 @@ fn a_clock_that_jumps_a_day_while_bundling_hides_nothing() {
             let (mut a, made) = bundled(&world).await;
             let mut bundle = read_bundle(&world, &made).await;
             world.store.remove(&format!("checkpoints/{made}")).await;
-            // As a node writes it whose clock is wrong.
+            // Like a bundle of a node whose clock is wrong.
             bundle.upto_ms = bundle.upto_ms.strict_add_signed(day * 24 * 3_600_000);
             bundle.from_ms = bundle.from_ms.min(bundle.upto_ms - 1);
             let upto = Stamp { ms: bundle.upto_ms, ..made.upto };
@@ -316,7 +318,8 @@ fn a_clock_that_jumps_a_day_while_bundling_hides_nothing() {
     });
 }
 
-/// A commit that came after its time was bundled is looked for when the next one of its node is read.
+/// A commit that arrived after its time was bundled is looked for when the next one of its node is
+/// read.
 #[test]
 fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
     run(async {
@@ -338,7 +341,7 @@ fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
     });
 }
 
-/// What is left of a bundle that was not finished is nothing, or a bundle.
+/// An unfinished bundle leaves nothing behind, or a complete bundle.
 #[test]
 fn a_node_that_stops_while_bundling_is_followed_by_another() {
     run(async {
@@ -387,7 +390,7 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
     });
 }
 
-/// The node that has written the last bundle may be gone for good.
+/// The node that has written the last bundle may never return.
 #[test]
 fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everything() {
     run(async {
@@ -406,7 +409,7 @@ fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everyth
     });
 }
 
-/// Only what its own node wrote after it waits for a commit that cannot be had now.
+/// Only later commits of the same node wait for a commit that cannot be read now.
 #[test]
 fn what_a_bundle_lacks_holds_up_no_other_node() {
     run(async {
@@ -458,7 +461,7 @@ fn a_bundle_has_a_commit_however_long_the_list_took() {
     });
 }
 
-/// A lookup that waits for a list must not wait for a bundle that says much more than what is new.
+/// A lookup that waits for a list must not wait for a bundle with much more than the new commits.
 #[test]
 fn a_node_that_was_idle_reads_a_few_commits_from_the_log() {
     run(async {

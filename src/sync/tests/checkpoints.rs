@@ -1,4 +1,4 @@
-//! Checkpoints: a node that starts from one is like any other, and the log below one may go.
+//! Checkpoints: a node that starts from one is like any other, and the log below it may be deleted.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::namespace::{Attrs, Op, Register};
 use crate::remote::{CheckpointItem, CheckpointReader};
 use crate::sync::missing::Missing;
 
-/// Removes the commits of the log that `gone` says; returns how many.
+/// Removes the commits of the log for which `gone` is true; returns how many.
 pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
     let keys = world.store.keys().await;
     let wanted: Vec<_> = keys.iter().filter(|key| key.starts_with("log/") && gone(key)).collect();
@@ -41,7 +41,7 @@ pub(super) fn registers(items: &[CheckpointItem]) -> BTreeMap<TreePath, Register
     items.iter().filter_map(register).collect()
 }
 
-/// Several nodes' worth of changes, each a commit.
+/// Makes changes on several nodes, each in its own commit.
 pub(super) async fn write_some(nodes: &mut [Node], rounds: u64) {
     for n in 0..rounds {
         let count = nodes.len() as u64;
@@ -111,12 +111,12 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
         assert!(fresh.pull().await);
         assert_eq!(fresh.registers(), a.registers());
         assert!(!fresh.engine.ledger().is_partial());
-        // Nodes that were there all the time go on, and forget names that no checkpoint lists.
+        // Nodes that were present all the time continue, and forget names that no checkpoint lists.
         for node in &nodes[1..] {
             assert!(node.pull().await);
             assert_eq!(node.registers(), fresh.registers());
         }
-        // And so does the new one.
+        // The new node does, too.
         fresh.write("d0/f0", b"mine");
         fresh.push().await;
         assert!(nodes[0].pull().await);
@@ -148,7 +148,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         a.publish(vec![(path("touched"), Op::Attrs { of: put, attrs: attrs.clone() })]);
         a.publish(vec![(path("new"), Op::Attrs { of, attrs })]);
         a.write("theirs", b"2");
-        // What another node changes beneath a change that waits counts.
+        // A change of another node below a waiting change counts.
         b.write("theirs", b"3");
         b.push().await;
         assert!(a.pull().await);
@@ -158,7 +158,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         let theirs = b.registers().into_iter().find(|(at, _)| *at == path("theirs")).unwrap();
         wanted.insert(theirs.0, theirs.1);
         assert_eq!(found, wanted);
-        // With a batch on its way it is the same.
+        // The same is true with a batch in flight.
         a.upload().await;
         world.clock.advance(Duration::from_secs(1));
         let name = checkpoint(&a).await;
@@ -209,7 +209,7 @@ fn what_comes_while_a_snapshot_is_taken_is_not_in_it() {
         while let Some(slice) = snapshot.registers().unwrap() {
             slices += 1;
             found.extend(slice.into_iter().map(|(path, register, _)| (path, register)));
-            // Before and behind what was handed out, ours and theirs, sent and not.
+            // Before and after what was handed out, ours and theirs, sent and not sent.
             for at in ["f00001", "f05990", "e", "g"] {
                 a.write(&format!("{at}{slices}"), b"new");
                 a.write(at, &content(slices, 10));
@@ -246,7 +246,7 @@ fn p7_one_winner_whichever_node_writes_the_checkpoint() {
 }
 
 #[test]
-fn one_is_written_when_due_and_only_one() {
+fn one_checkpoint_is_written_when_due_and_only_one() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -272,7 +272,7 @@ fn one_is_written_when_due_and_only_one() {
 }
 
 #[test]
-fn an_engine_writes_them_by_itself_and_at_the_end() {
+fn an_engine_writes_checkpoints_by_itself_and_at_the_end() {
     run(async {
         let world = World::new();
         let a = world.node();
@@ -294,7 +294,7 @@ fn an_engine_writes_them_by_itself_and_at_the_end() {
         }
         assert!(a.engine.drain(Duration::from_mins(1), |_| ()).await.complete);
         assert_eq!(count().await, 2);
-        // A store that hangs does not hold the end up beyond its time.
+        // A store that hangs does not delay the end beyond its limit.
         a.engine.stop().await;
     });
 }
@@ -327,7 +327,7 @@ fn p13_bounded_a_node_that_may_not_write_tries_ever_more_rarely() {
         }
         a.fail("forbidden=1");
         let mut tries = 0;
-        // Two days, a minute at a time.
+        // Two days, in steps of a minute.
         for _ in 0..2 * 24 * 60 {
             world.clock.advance(Duration::from_mins(1));
             let checkpointer = a.engine.checkpointer().unwrap();
@@ -345,7 +345,7 @@ fn p13_bounded_a_node_that_may_not_write_tries_ever_more_rarely() {
 }
 
 #[test]
-fn a_crash_while_one_is_written_leaves_nothing_that_counts() {
+fn a_crash_while_a_checkpoint_is_written_leaves_no_checkpoint() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -359,7 +359,7 @@ fn a_crash_while_one_is_written_leaves_nothing_that_counts() {
         assert!(a.pull().await);
         let keys = world.store.keys().await;
         assert!(!keys.iter().any(|key| key.starts_with("checkpoints/")));
-        // Cut off by a store that shows what was not put whole.
+        // Cut off by a store that shows objects which were not written whole.
         let name = checkpoint(&b).await;
         let key = format!("checkpoints/{name}");
         let bytes = world.store.read(&key).await.unwrap();
@@ -393,7 +393,7 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
         let renamed = world.store.read(&first).await.unwrap().to_vec();
         for bad in [newer, flipped, good[..30].to_vec(), Vec::new(), renamed] {
             world.store.overwrite(&second, bad).await;
-            // From the one before, and the log that still is there.
+            // From the earlier one, and the part of the log that still exists.
             let fresh = world.node();
             assert!(fresh.pull().await);
             assert_eq!(fresh.registers(), nodes[0].registers());
@@ -409,7 +409,7 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
     });
 }
 
-/// A checkpoint says that it has the log up to a minute before its name.
+/// A checkpoint promises that it has the log up to a minute before its name.
 #[test]
 fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
     run(async {

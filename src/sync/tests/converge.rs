@@ -1,4 +1,4 @@
-//! P7: whatever the nodes do and however it interleaves, they come to the same namespace.
+//! P7: whatever the nodes do, in any order, they end with the same namespace.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::stamp::Stamp;
 
 const PATHS: [&str; 6] = ["a", "b", "d", "d/x", "d/y", "e/f"];
 
-/// One thing that happens to one node.
+/// One step of one node.
 #[derive(Debug, Clone)]
 enum Step {
     Write { at: usize, seed: u64 },
@@ -48,7 +48,7 @@ fn any_step() -> impl Strategy<Value = (usize, Step)> {
     (0..3_usize, step)
 }
 
-/// Sizes that go into the commit, into a pack, and now and then into an object.
+/// Sizes for inline blobs, packs, and sometimes separate objects.
 fn body(seed: u64) -> Vec<u8> {
     let size = match seed % 8 {
         0..=3 => 20,
@@ -67,14 +67,14 @@ impl Model {
         self.0.entry(at.clone()).or_default().push((stamp, entry));
     }
 
-    /// Checks what a node shows: the last put wins. After a last remove there is nothing, or what
-    /// another node put before and the remover had not heard of.
+    /// Checks what a node shows: the last put wins. After a last remove there is nothing, or a put
+    /// of another node that the remover had not received.
     fn check(&self, found: &BTreeMap<TreePath, (Stamp, Entry)>) {
         for (at, all) in &self.0 {
             let (stamp, last) = all.iter().max_by_key(|(stamp, _)| *stamp).unwrap();
             match (last, found.get(at)) {
                 (Some(entry), Some((shown, shown_entry))) => {
-                    // An earlier one may stand for it if it was the same.
+                    // An earlier put may be shown in its place if it was the same.
                     assert!(shown <= stamp, "{at}");
                     assert_eq!(&shown_entry.kind, &entry.kind, "{at}");
                 }
@@ -162,7 +162,7 @@ async fn turn(
     }
 }
 
-/// Folds everything that is in the log.
+/// Folds all commits of the log.
 async fn fold_of_log(world: &World) -> Fold {
     let mut fold = Fold::new();
     for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
@@ -261,7 +261,7 @@ fn a_file_that_others_wrote_is_removed_for_them_too() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        // B writes and removes what A has written and B has not heard of until just now.
+        // B writes and removes a file that A has written, and receives A's change only just before.
         a.write("f", b"of a");
         a.push().await;
         b.write("f", b"of b");

@@ -1,8 +1,8 @@
-//! P9: what is damaged is a miss until it is written again; never wrong bytes.
+//! P9: damaged content is a miss until it is written again; wrong bytes are never served.
 
 use super::harness::*;
 
-/// Turns over one bit of an object.
+/// Flips one bit of an object.
 async fn flip(world: &World, key: &str, at: usize) {
     let mut bytes = world.store.read(key).await.unwrap().to_vec();
     let at = at % bytes.len();
@@ -43,7 +43,7 @@ fn p9_self_healing_of_every_part_of_a_pack() {
             }
         }
         assert!((20..=41).contains(&misses), "one file each time, none for the index: {misses}");
-        // The next writer heals it, for the node that found it and for others.
+        // The next writer repairs it, for the node that found it and for the others.
         world.store.remove(&packs[0]).await;
         let mut b = world.node();
         assert!(b.pull().await);
@@ -58,7 +58,7 @@ fn p9_self_healing_of_every_part_of_a_pack() {
     });
 }
 
-/// Makes a pack with one member one of a newer version, which may compress in another way.
+/// Turns a pack with one member into one of a newer version, which may compress differently.
 fn newer(good: &[u8], other_frames: bool) -> Vec<u8> {
     let (index_at, sum_at) = (good.len() - 84, good.len() - 40);
     let mut bytes = good.to_vec();
@@ -81,12 +81,12 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         a.push().await;
         let pack = keys(&world, "packs/").await.remove(0);
         let good = world.store.read(&pack).await.unwrap();
-        // What can be read is served.
+        // Readable members are served.
         world.store.overwrite(&pack, newer(&good, false)).await;
         let b = world.node();
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(content(1, 5000)));
-        // What cannot be repaired is a miss, which is not published.
+        // A member that cannot be repaired is a miss, which is not published.
         world.store.overwrite(&pack, newer(&good, true)).await;
         let mut c = world.node();
         assert!(c.pull().await);
@@ -126,7 +126,7 @@ fn p9_self_healing_of_a_blob_object() {
             assert!(b.pull().await);
             assert_eq!(b.read(&name).await, None);
             assert!(b.entry(&name).is_none());
-            // Also after a restart, whether or not that was noted.
+            // Also after a restart, whether or not the damage was saved.
             b.engine.ledger().save().unwrap();
             b = world.node_at(b.crash());
             assert!(b.entry(&name).is_none());
@@ -180,7 +180,7 @@ fn a_store_that_does_not_answer_proves_nothing() {
             }
         }
         b.fail("");
-        // The store is asked again after a while.
+        // The store is asked again after some time.
         for name in ["f", "g"] {
             let mut tries = 0;
             while b.read(name).await.is_none() {
@@ -237,7 +237,7 @@ fn what_was_replaced_before_it_could_be_uploaded_is_not_missed() {
         a.publish(vec![(path("f"), crate::namespace::Op::Put(entry.clone()))]);
         a.publish(vec![(path("other"), crate::namespace::Op::Put(a.store(b"o")))]);
         let batch = a.engine.ledger().take().unwrap();
-        // Its writer wrote on, and published the whole again.
+        // Its writer continued to write, and published the whole file again.
         let digest = entry.content().unwrap().0;
         let file = a.dir().join("blobs").join(digest.shard()).join(digest.to_string());
         std::fs::remove_file(file).unwrap();

@@ -1,4 +1,4 @@
-//! P4: what was published survives, whatever happens to the daemon, the index, and the remote.
+//! P4: published changes survive, whatever happens to the daemon, the index, and the remote.
 
 use std::time::Duration;
 
@@ -57,7 +57,7 @@ fn p4_local_durable_at_every_step_to_the_remote_also_without_it() {
             }
             let mut a = world.node_at(root);
             if steps > 3 {
-                // Only then it has to be read again.
+                // Only then must it be read again.
                 assert!(a.pull().await);
             } else {
                 a.fail("hang=1");
@@ -130,7 +130,7 @@ fn a_node_alone_keeps_everything_and_a_short_journal() {
     });
 }
 
-/// Without a remote, tombstones of members are kept for as long as a unit is a miss by them.
+/// Without a remote, tombstones of members are kept while they make a unit a miss.
 #[test]
 fn p13_bounded_tombstones_of_units_of_a_node_alone() {
     run(async {
@@ -166,7 +166,7 @@ fn p13_bounded_tombstones_of_units_of_a_node_alone() {
         let root = node.crash();
         let engine = world.engine(root.path(), None);
         let node = Node::alone(root, engine);
-        // What the journal still has comes again, and goes again.
+        // What the journal still has returns, and is purged again.
         node.purge();
         assert_eq!(tombstones(&node), ["numba/d/cut-1.py311.1.nbc", "triton/cut/m"]);
     });
@@ -212,7 +212,7 @@ fn the_index_may_vanish_under_load() {
         a.engine.ledger().save().unwrap();
         write(&a, 200);
         a.push().await;
-        // It notices, begins again, and is filled again.
+        // The node notices this, starts a new index, and fills it again.
         a.engine.ledger().save().unwrap();
         a.engine.ledger().save().unwrap();
         let before = a.registers();

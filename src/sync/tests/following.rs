@@ -1,4 +1,4 @@
-//! What is told of how a node follows the log.
+//! What is reported about how a node follows the log.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ fn lists_have_an_age_and_may_fail() {
 }
 
 #[test]
-fn the_lag_of_commits_is_told() {
+fn the_lag_of_commits_is_reported() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -56,7 +56,7 @@ fn the_lag_of_commits_is_told() {
         }
         world.clock.advance(400 * SECOND);
         assert_eq!(told(&b).lag_worst_ms, None, "none came for minutes");
-        // What this node has written itself has no lag.
+        // The node's own commits have no lag.
         let mut c = world.node();
         c.write("mine", b"x");
         c.push().await;
@@ -67,7 +67,7 @@ fn the_lag_of_commits_is_told() {
     });
 }
 
-/// What came while no program asked is no lag.
+/// Commits that were made while no program made requests have no lag.
 #[test]
 fn lag_counts_from_when_a_program_asks() {
     run(async {
@@ -88,7 +88,7 @@ fn lag_counts_from_when_a_program_asks() {
 }
 
 #[test]
-fn commits_that_cannot_be_had_are_counted() {
+fn commits_that_cannot_be_read_are_counted() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -159,7 +159,7 @@ fn the_backlog_has_reasons() {
     });
 }
 
-/// What a node writes says by which version, and others count it.
+/// The commits of a node carry its version, and other nodes count it.
 #[test]
 fn versions_of_other_nodes_are_counted() {
     run(async {

@@ -1,4 +1,5 @@
-//! P10: what reached the remote more than `freshness` before a question is in the answer.
+//! P10: an answer includes everything that reached the remote more than `freshness` before the
+//! lookup.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ fn p10_freshness_positive_and_negative_alike() {
                 a.remove("f");
             }
             a.push().await;
-            // Right after the change an old answer may stand; not after the window.
+            // Right after the change an old answer is allowed; after the window it is not.
             world.clock.advance(Duration::from_millis(1001));
             assert!(!follower.freshness().ready());
             assert!(follower.wait_fresh(LONG).await);
@@ -55,7 +56,7 @@ fn p10_freshness_zero_asks_each_time() {
             let looks = || b.remote().requests().lists + b.remote().requests().gets;
             let before = looks();
             assert!(follower.wait_fresh(LONG).await);
-            // A look at the head of the log serves as well as a list.
+            // Reading the head of the log is as good as a list.
             assert!(looks() > before);
             assert!(b.read("f").await == Some(content(n, 50)));
             assert_eq!(follower.freshness().ttl(), Duration::ZERO);
@@ -65,7 +66,7 @@ fn p10_freshness_zero_asks_each_time() {
 }
 
 #[test]
-fn one_list_serves_all_who_wait() {
+fn one_list_serves_all_waiting_callers() {
     run(async {
         let world = World::new();
         let b = world.node();
@@ -83,7 +84,7 @@ fn one_list_serves_all_who_wait() {
     });
 }
 
-/// A question why something is missing is answered from a list that began after it, at a bounded price.
+/// An explanation of a miss uses a list that began after the request, at a bounded cost.
 #[test]
 fn a_person_who_asks_gets_a_list_that_begins_after_the_question() {
     run_real(async {
@@ -137,7 +138,7 @@ fn p8_never_in_the_way_of_a_store_that_is_gone() {
         let took = clock.mono().saturating_sub(begin);
         assert!(took < Duration::from_millis(500), "200 questions took {took:?}");
         assert_eq!(b.read("mine").await, Some(b"x".to_vec()));
-        // And it finds out by itself that the store is back.
+        // The node finds out by itself that the store is back.
         b.fail("");
         let begin = clock.mono();
         while !follower.wait_fresh(LONG).await {
@@ -168,7 +169,7 @@ fn a_commit_that_was_listed_late_is_found() {
         a.write("f0", b"0");
         a.push().await;
         assert!(b.pull().await);
-        // It was on its way for 25 seconds while others came and went.
+        // It was in flight for 25 seconds while others were made and deleted.
         let mut late = world.node();
         late.write("late", b"1");
         late.upload().await;
@@ -195,13 +196,14 @@ fn a_node_whose_clock_is_ahead_hides_no_node() {
         early.write("f", b"future");
         early.push().await;
         assert!(b.pull().await);
-        // It has not heard of the other, so its names lie an hour before.
+        // It has not received anything of the other node, so the names of its commits lie an hour
+        // before.
         a.write("g", b"now");
         a.push().await;
         world.clock.advance(Duration::from_secs(5));
         assert!(b.pull().await);
         assert!(b.entry("f").is_some() && b.entry("g").is_some());
-        // A node that has seen the future writes after it.
+        // A node that has seen the future stamp writes after it.
         b.write("f", b"later");
         let mut b = b;
         b.push().await;
@@ -210,7 +212,7 @@ fn a_node_whose_clock_is_ahead_hides_no_node() {
     });
 }
 
-/// A node that writes nothing learns the store's time only as "at least so late".
+/// A node that writes nothing knows only a lower bound of the store's time.
 #[test]
 fn a_reader_whose_clock_is_ahead_misses_nothing_after_a_restart() {
     run(async {
@@ -229,7 +231,7 @@ fn a_reader_whose_clock_is_ahead_misses_nothing_after_a_restart() {
         a.push().await;
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(b"second".to_vec()));
-        // Nor after it was away for so long that what it knew is made anew.
+        // It also misses nothing after an absence so long that its namespace is rebuilt.
         world.clock.advance(2 * age);
         a.write("f", b"third");
         a.push().await;
@@ -265,7 +267,7 @@ fn a_reader_whose_clock_is_ahead_catches_up_after_it_was_idle() {
     });
 }
 
-/// What a kernel remembers of a name: until a time, and until it is told to look again.
+/// What a kernel remembers of a name: until a time, and until it is notified.
 #[derive(Clone, Copy)]
 struct Remembered {
     version: Option<u64>,
@@ -281,7 +283,7 @@ struct Kernel<'a> {
 }
 
 impl Kernel<'_> {
-    /// Looks once; `Err` where the store had to be asked, and did not answer.
+    /// Makes a lookup; `Err` if the store had to be asked and did not answer.
     async fn look(&mut self, world: &World) -> Result<Option<u64>, ()> {
         let (ledger, freshness) =
             (self.node.engine.ledger(), self.node.engine.follower().freshness());
@@ -301,7 +303,7 @@ impl Kernel<'_> {
     }
 }
 
-/// Lets time pass for timers and clock alike.
+/// Advances timers and clock.
 async fn pass(world: &World, ms: u64) {
     for _ in 0..ms {
         world.clock.advance(Duration::from_millis(1));
@@ -316,7 +318,7 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
         let (mut a, b) = (world.node(), world.node());
         b.engine.start();
         let mut kernel = Kernel { node: &b, name: None, asked: 0 };
-        // The sizes that became remote, and when.
+        // The sizes that became remote, with the times.
         let mut remote: Vec<(Duration, u64)> = Vec::new();
         let (mut seed, mut looks) = (7_u64, 0_u64);
         let mut random = move |below: u64| {
@@ -327,11 +329,11 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
         };
         for round in 1..=150_u64 {
             match random(12) {
-                // A store that is slow, that is gone, that is well again.
+                // A store that is slow, that is gone, that has recovered.
                 0 => b.fail(&format!("latency_ms={}", random(900))),
                 1 => b.fail("resets=100"),
                 2..=4 => b.fail(""),
-                // No program asks for so long that the node stops asking the store.
+                // No program makes a request for so long that the node stops asking the store.
                 5 => pass(&world, 10_000 + random(3000)).await,
                 6..=8 => {
                     a.write("f", &content(round, 100 + round as usize));
@@ -344,7 +346,7 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
                 pass(&world, random(60)).await;
                 let now = world.clock.mono();
                 let asked = kernel.asked;
-                // What the store cannot be asked for is a miss.
+                // If the store cannot be asked, the name is a miss.
                 let Ok(seen) = kernel.look(&world).await else { continue };
                 looks += 1;
                 let settled =
@@ -390,7 +392,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
             assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
         }
         assert_eq!(told(), 0);
-        // No program asks: it is taken back once, and the store is left alone.
+        // No program makes a request: the vouching ends once, and the store is left alone.
         pass(&world, 12_000).await;
         assert_eq!((told(), freshness.name_ttl()), (1, Duration::ZERO));
         let lists = b.remote().requests().lists;
@@ -407,7 +409,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
             pass(&world, 50).await;
         }
         assert_eq!(freshness.name_ttl(), FRESH_FOR_EVER);
-        // And so it is when the guard goes.
+        // The same happens when the guard ends.
         b.engine.stop().await;
         assert_eq!(told(), 3);
         assert_ne!(freshness.name_ttl(), FRESH_FOR_EVER);
@@ -415,7 +417,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
 }
 
 #[test]
-fn who_asks_each_time_vouches_for_nothing() {
+fn a_node_that_asks_each_time_vouches_for_nothing() {
     run(async {
         for freshness in [Duration::ZERO, Duration::from_millis(200)] {
             let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Garbage goes, and nothing that is in use.
+//! Garbage is deleted, and nothing that is in use.
 
 use std::time::Duration;
 
@@ -39,7 +39,8 @@ async fn checkpoint(node: &Node) {
     node.engine.checkpointer().unwrap().write().await.expect("it is written");
 }
 
-/// Files in packs, in commits and in objects, each replaced once; returns what is to be read.
+/// Writes files to packs, commits and objects, and replaces each once; returns what must be
+/// readable.
 async fn write_and_replace(node: &mut Node) -> Vec<(String, Vec<u8>)> {
     let sizes = [100, 9000, 1_200_000];
     let mut left = Vec::new();
@@ -74,7 +75,7 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
         world.store.overwrite("packs/readme", b"mine".to_vec()).await;
         assert!(b.pull().await);
         let before = world.store.keys().await;
-        // No checkpoint, and then none that is old enough.
+        // First without a checkpoint, then with none that is old enough.
         for _ in 0..2 {
             let report = collect(&a, false).await;
             assert_eq!(report.total().objects, 0, "{report:?}");
@@ -102,16 +103,16 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
         assert!(
             keys.contains(&"notes.txt".to_owned()) && keys.contains(&"packs/readme".to_owned())
         );
-        // Again there is nothing to do.
+        // There is nothing left to do.
         assert_eq!(collect(&a, false).await.total().objects, 0);
         let fresh = world.node();
         assert!(fresh.pull().await);
         assert_eq!(fresh.registers(), a.registers());
         assert_read(&fresh, &files).await;
-        // One that has read none of the contents yet.
+        // A node that has read none of the contents yet.
         assert!(b.pull().await);
         assert_read(&b, &files).await;
-        // Written again, what was unused is stored again.
+        // If an unused content is written again, it is stored again.
         a.write("again", &content(10, 9000));
         a.push().await;
         assert!(b.pull().await);
@@ -128,13 +129,13 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
         a.push().await;
         assert!(b.pull().await);
         checkpoint(&a).await;
-        // It goes out of use after the checkpoint: a node that reads that still sees it.
+        // It becomes unused after the checkpoint: a node that reads that checkpoint still sees it.
         a.write("x", &content(2, 9000));
         a.push().await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
         assert_eq!(collect(&a, false).await.total().objects, 1, "the covered commit");
         assert_eq!(count(&world, "packs/").await, 2);
-        // Uploaded, and its commit is on its way.
+        // Uploaded, and its commit is in flight.
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
         b.write("y", &content(3, 9000));
@@ -150,7 +151,8 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
     });
 }
 
-/// Reading can take long. What is stored meanwhile is young, however old it is when it is looked at.
+/// Reading can take long. An object that is stored meanwhile counts as young, however old it is
+/// when it is examined.
 #[test]
 fn a_collection_judges_by_the_time_when_it_began_to_read() {
     run(async {
@@ -178,9 +180,10 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
     });
 }
 
-/// What goes while it is read may be in a checkpoint that was not read; what is expired may just go.
+/// A commit that is deleted during the read may be in a checkpoint that was not read. An expired
+/// one may be deleted at any time.
 #[test]
-fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
+fn a_commit_deleted_during_the_read_is_not_unreadable() {
     const AGE: Duration = Duration::from_hours(240);
     run(async {
         for (wait, notes, unused) in [(LOG_GRACE * 2, 1, 0), (AGE, 0, 3)] {
@@ -209,7 +212,7 @@ fn what_goes_while_it_is_read_is_told_from_what_cannot_be_read() {
     });
 }
 
-/// The age that the store declares counts, whatever one that collects would take by itself.
+/// The expiry that the store declares counts, whatever the collecting machine would use.
 #[test]
 fn what_the_store_declares_counts() {
     const DAY: Duration = Duration::from_hours(24);
@@ -265,7 +268,7 @@ fn what_cannot_be_read_may_use_anything() {
         }
         world.store.overwrite(last, good.to_vec()).await;
         world.clock.advance(LOG_GRACE);
-        // A checkpoint that cannot be read covers nothing.
+        // An unreadable checkpoint covers nothing.
         let keys = world.store.keys().await;
         let only = keys.iter().find(|key| key.starts_with("checkpoints/")).unwrap();
         let whole = world.store.read(only).await.unwrap();
@@ -292,7 +295,8 @@ fn a_store_that_fails_is_no_reason_to_delete() {
         assert!(try_to_collect(&a).await.is_err());
         a.fail("");
         assert_eq!(world.store.keys().await.len(), objects);
-        // With a store that fails now and then it is done in the end, and nothing is lost.
+        // With a store that fails sometimes, the collection succeeds in the end, and nothing is
+        // lost.
         a.fail("resets=20");
         for _ in 0..150 {
             drop(try_to_collect(&a).await);
@@ -306,7 +310,7 @@ fn a_store_that_fails_is_no_reason_to_delete() {
     });
 }
 
-/// Nodes that do what they like, with collections at any time.
+/// Nodes that act at random, with collections at any time.
 #[test]
 fn no_entry_in_use_is_lost_whenever_it_is_collected() {
     run(async {
@@ -319,7 +323,8 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                 let at = random.below(3) as usize;
                 let name = format!("d{}/f{}", random.below(2), random.below(5));
                 match random.below(13) {
-                    // Few contents, so that the same come back after they went out of use.
+                    // Only a few contents, so that the same ones are used again after they were
+                    // unused.
                     0..4 => {
                         let size = [60, 6000, 1_100_000][random.below(3) as usize];
                         nodes[at].write(&name, &content(random.below(9), size));
@@ -331,7 +336,7 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                     10 => world.clock.advance(Duration::from_mins(random.below(80))),
                     11 => collected += collect(&nodes[at], false).await.total().objects,
                     _ => {
-                        // A machine that starts, reads everything there is, and goes.
+                        // A machine that starts, reads everything that exists, and stops.
                         let fresh = world.node();
                         assert!(fresh.pull().await);
                         for (path, register) in fresh.registers() {
@@ -419,7 +424,7 @@ fn a_list_that_breaks_off_goes_on_where_it_was() {
             objects.dedup();
             assert_eq!((objects.len() as u64, seen.len() as u64), (all, all), "{plan}");
         }
-        // One that never comes is an error in the end.
+        // A list that never succeeds is an error in the end.
         node.fail("errors=100");
         let (pages, _arriving) = tokio::sync::mpsc::channel(1);
         assert!(remote.survey(pages).await.is_err());

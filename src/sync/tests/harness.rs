@@ -20,10 +20,10 @@ use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
 use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
 
-/// What the store says of itself is shorter, and everything else that is read longer.
+/// The format object is shorter than this, and everything else that is read is longer.
 pub(super) const FORMAT_BYTES: u64 = 128;
 
-/// What a commit without packs takes: itself, and the head of the log that announces it.
+/// The puts of a commit without packs: the commit, and the head of the log that announces it.
 pub(super) const COMMIT_PUTS: u64 = 2;
 
 /// A time at which tests begin; any will do.
@@ -79,22 +79,22 @@ pub(super) struct World {
     pub(super) settings: EngineSettings,
     /// How long entries live.
     pub(super) expiry: Option<Duration>,
-    /// What is known of clients.
+    /// The known facts about clients.
     pub(super) profiles: Profiles,
-    /// The nodes that are opened from now on keep what they write.
+    /// Whether nodes that are opened from now on are private.
     pub(super) private: bool,
-    /// The bytes that the local tier of nodes may take that are opened from now on.
+    /// The bytes that the local tier may use on nodes that are opened from now on.
     pub(super) tier: u64,
 }
 
 impl World {
-    /// Makes a world whose time moves only when it is told to.
+    /// Makes a world whose time advances only explicitly.
     pub(super) fn new() -> Self {
         Self::with_clock(Clock::manual(NOW_MS))
     }
 
     pub(super) fn with_clock(clock: Clock) -> Self {
-        // Nothing goes on behind a test that does not ask for it.
+        // No background work in a test that does not want it.
         let delay = Duration::from_millis(200);
         let settings = EngineSettings { delay, ahead: false, ..EngineSettings::default() };
         let store = MemoryStore::with_clock(clock.clone());
@@ -103,7 +103,7 @@ impl World {
         Self { store, clock, settings, expiry: None, profiles, private: false, tier }
     }
 
-    /// Makes a world in which entries live so long.
+    /// Makes a world in which entries live for this long.
     pub(super) fn aging(expiry: Duration) -> Self {
         Self { expiry: Some(expiry), ..Self::new() }
     }
@@ -112,14 +112,15 @@ impl World {
         RemoteOptions { expiry: self.expiry, ..RemoteOptions::default() }
     }
 
-    /// Opens a node whose clock is ahead by so much, and that asks the store for the time at its start.
+    /// Opens a node whose clock is ahead by `ahead_ms`, and that reads the store's time at its
+    /// start.
     pub(super) async fn node_skewed(&self, root: tempfile::TempDir, ahead_ms: i64) -> Node {
         let node = self.node_adrift(root, ahead_ms);
         node.remote().check().await.unwrap();
         node
     }
 
-    /// Opens a node whose clock is ahead by so much, and that has not asked the store for the time.
+    /// Opens a node whose clock is ahead by `ahead_ms`, and that has not read the store's time.
     pub(super) fn node_adrift(&self, root: tempfile::TempDir, ahead_ms: i64) -> Node {
         let skewed = Self { clock: self.clock.skewed(ahead_ms), ..self.clone() };
         let dir = CacheDir::open(root.path()).unwrap();
@@ -142,7 +143,7 @@ impl World {
         Node { root, engine, faults, flying: None }
     }
 
-    /// Opens a new node on a store of its own address.
+    /// Opens a new node on a store with its own address.
     pub(super) fn node_over(&self, url: &str) -> Node {
         let (root, faults) = (tempfile::tempdir().unwrap(), Faults::none());
         let dir = CacheDir::open(root.path()).unwrap();
@@ -215,7 +216,7 @@ impl Node {
         self.engine.ledger().remote().unwrap()
     }
 
-    /// Returns the bytes that came from the store.
+    /// Returns the bytes that were received from the store.
     pub(super) fn fetched(&self) -> u64 {
         self.remote().requests().bytes_down
     }
@@ -224,7 +225,7 @@ impl Node {
         self.root.path().join("v1")
     }
 
-    /// Makes bytes a local blob, as a closed file is.
+    /// Stores bytes as a local blob, as closing a file does.
     pub(super) fn store(&self, bytes: &[u8]) -> Entry {
         let digest = Digest::of(bytes);
         let ledger = self.engine.ledger();
@@ -265,14 +266,14 @@ impl Node {
         self.read_blob(digest, size).await
     }
 
-    /// Stores again what is due, and forgets what is long past its age.
+    /// Stores contents again whose renewal is due, and forgets entries long past their age.
     pub(super) async fn keep_house(&mut self) {
         self.engine.renewer().renew().await;
         self.push().await;
         self.purge();
     }
 
-    /// Forgets what is long past its age.
+    /// Forgets entries long past their age.
     pub(super) fn purge(&self) {
         let mut mark = Some(PurgeMark::start());
         while let Some(from) = mark {
@@ -297,7 +298,8 @@ impl Node {
         Some(bytes)
     }
 
-    /// Takes the next batch, if there is one, and uploads its blobs, as a publisher that is in a hurry does.
+    /// Takes the next batch, if there is one, and uploads its blobs, as a publisher in a hurry
+    /// does.
     pub(super) async fn upload_next(&self) -> Option<Uploaded> {
         let batch = self.engine.ledger().take()?;
         Some(self.engine.publisher().unwrap().upload_batch(batch).await)
@@ -329,7 +331,7 @@ impl Node {
         self.commit_only().await;
     }
 
-    /// Brings everything to the remote.
+    /// Sends everything to the remote.
     pub(super) async fn push(&mut self) {
         loop {
             self.upload().await;
@@ -340,7 +342,7 @@ impl Node {
         }
     }
 
-    /// Looks at the log, and folds what is new.
+    /// Reads the log, and folds the new commits.
     pub(super) async fn pull(&self) -> bool {
         self.engine.follower().poll().await
     }
@@ -361,13 +363,13 @@ impl Node {
 }
 
 impl Node {
-    /// Makes a node of an engine without a remote.
+    /// Makes a node from an engine without a remote.
     pub(super) fn alone(root: tempfile::TempDir, engine: Engine) -> Self {
         Self { root, engine, faults: Faults::none(), flying: None }
     }
 }
 
-/// Opens a cache directory. A run that was killed may still be writing the index on a thread of its own.
+/// Opens a cache directory. A run that was killed may still be writing the index on its own thread.
 pub(super) fn open_dir(root: &Path) -> CacheDir {
     let clock = Clock::system();
     loop {

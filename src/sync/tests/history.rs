@@ -1,4 +1,4 @@
-//! A long history: what a node asks of the store does not grow with it.
+//! A long history: the number of a node's requests does not grow with it.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use crate::sync::gc::{Collector, GcOptions};
 const WRITER: NodeId = NodeId(0xabc);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Returns the stamp of a commit of the history, which was written a second before the next one.
+/// Returns the stamp of a commit of the history. Each commit was written a second before the next
+/// one.
 fn stamp(upto_ms: u64, age: u64) -> Stamp {
     Stamp { ms: upto_ms - age * 1000, counter: 7, node: WRITER }
 }
@@ -57,7 +58,7 @@ async fn past(world: &World, count: u64) {
     world.store.overwrite(&key, writer.finish().unwrap().0).await;
 }
 
-/// Reports whether a node has heard of a file, whose content no node has.
+/// Reports whether a node knows a file, whose content no node has.
 fn knows(node: &Node, at: &str) -> bool {
     node.engine.ledger().read(|fold| fold.register(&path(at)).is_some())
 }
@@ -74,11 +75,13 @@ fn a_new_node_lists_only_what_no_checkpoint_has() {
         let mut fresh = world.node();
         assert!(fresh.pull().await && fresh.registers().len() == 5);
         let asked = fresh.remote().requests();
-        // The checkpoints and one page; the format object, the head of the log, the checkpoint, what came later.
+        // The checkpoints and one page; the format object, the head of the log, the checkpoint, and
+        // the later commits.
         assert!(asked.lists == 2 && asked.gets <= 3 + 5, "{asked:?}");
         fresh.write("mine", b"x");
         fresh.push().await;
-        // And so it goes on: with what is new, and now and then with the head of the log and the last minutes.
+        // It continues in this way: with the new commits, and sometimes with the beginning of the
+        // log and the last minutes.
         for minutes in 0..60 {
             world.clock.advance(Duration::from_mins(1));
             let before = fresh.remote().requests();
@@ -111,14 +114,14 @@ fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
             collector.collect(|_| ()).await.unwrap();
             lists.push(a.remote().requests().lists - before);
         }
-        // All of it once, to delete it, and of that the last hour before the checkpoint twice.
+        // All of it once, to delete it, and the last hour before the checkpoint twice.
         assert!(lists[0] <= 20 + 4 + lists[1] && lists[1] <= 6, "{lists:?}");
         let keys = world.store.keys().await;
         assert_eq!(keys.iter().filter(|key| key.starts_with("log/")).count(), 0);
     });
 }
 
-/// Of a log that no checkpoint covers nothing is listed or read twice because a list breaks off.
+/// If a list breaks off, nothing of a log that no checkpoint covers is listed or read twice.
 #[test]
 fn what_was_listed_is_kept_when_a_later_page_fails() {
     run(async {
@@ -149,7 +152,7 @@ fn what_was_listed_is_kept_when_a_later_page_fails() {
     });
 }
 
-/// The head of the log, and the last quarter of an hour, are looked at again now and then.
+/// The beginning of the log, and its last quarter of an hour, are listed again from time to time.
 #[test]
 fn what_comes_late_is_found_however_long_the_log() {
     run(async {
@@ -169,7 +172,7 @@ fn what_comes_late_is_found_however_long_the_log() {
         assert!(node.pull().await && !knows(&node, "f0"), "lists do not go back so far");
         world.clock.advance(Duration::from_mins(3));
         assert!(node.pull().await && knows(&node, "f0"));
-        // Where another one follows it, it is looked for at once.
+        // If another commit follows it, it is looked for at once.
         world.clock.advance(LOG_GRACE / 2);
         other.write("other", b"the last");
         other.push().await;

@@ -1,17 +1,17 @@
-//! P13: what a node asks of the store in an hour, in virtual time.
+//! P13: how many requests a node sends to the store in an hour, in virtual time.
 
 use std::time::Duration;
 
 use super::harness::*;
 use crate::remote::Requests;
 
-/// The time that passes at once.
+/// The step by which time advances.
 const STEP: Duration = Duration::from_millis(100);
-/// What is simulated; an hour is six times as much.
+/// The simulated time; an hour is ten times as much.
 const TENTH_OF_AN_HOUR: u32 = 6 * 600;
 
-/// Lets a node run for six minutes over a store whose requests take 20 ms, beside another that has written something
-/// before. `each` is called every 100 ms. Returns what the node asks in an hour.
+/// Runs a node for six minutes over a store whose requests take 20 ms. Another node has written
+/// something before. `each` is called every 100 ms. Returns the node's requests per hour.
 async fn hour(each: impl AsyncFn(&Node, u32)) -> Requests {
     let world = World::new();
     let mut other = world.node();
@@ -70,10 +70,12 @@ fn p13_bounded_requests_in_an_hour() {
         })
         .await;
         assert_eq!(idle.total(), 0, "{idle:?}");
-        // The head of the log once in the window, while programs ask and for ten seconds more, and a list in ten minutes.
+        // The head of the log once per window, while programs make requests and for ten seconds
+        // more, and a list every ten minutes.
         assert!((3_900..=4_300).contains(&missing.gets) && missing.lists <= 20, "{missing:?}");
         assert!(rare.gets <= 60 * 13 && rare.lists <= 20, "{rare:?}");
-        // A pack, a commit and a head for each file; what is looked at before an upload is mostly there.
+        // A pack, a commit and a head for each file; what the check before an upload looks for is
+        // mostly known.
         assert!(writing.puts <= 3 * 3_600 + 200 && writing.lists <= 200, "{writing:?}");
     });
 }

@@ -1,4 +1,4 @@
-//! What a node holds, and what it fetches, follow what lives and what is asked for.
+//! What a node holds depends on what is alive, and what it fetches depends on what is requested.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::sync::LOG_GRACE;
 
 const NAMES: u64 = 100;
 
-/// Writes all names again and again.
+/// Writes all names repeatedly.
 async fn rewrite(world: &World, node: &mut Node, rounds: std::ops::Range<u64>) {
     for round in rounds {
         for n in 0..NAMES {
@@ -23,7 +23,7 @@ fn located(node: &Node) -> usize {
     node.engine.ledger().read(|fold| fold.locations().count())
 }
 
-/// Follows the log for so long, and purges, as a node does that runs.
+/// Follows the log for this long, and purges, as a running node does.
 async fn live(world: &World, nodes: &[&Node], how_long: Duration) {
     let step = Duration::from_mins(5);
     for _ in 0..=how_long.as_secs() / step.as_secs() {
@@ -67,7 +67,7 @@ fn p13_bounded_dead_contents_are_forgotten_after_the_grace_time() {
     }
 }
 
-/// The grace time of a content begins when nothing uses it any more, and not when it was stored.
+/// The grace time of a content begins when its last use ends, and not when it was stored.
 #[test]
 fn p13_bounded_what_was_used_a_moment_ago_stays_known() {
     run(async {
@@ -78,7 +78,7 @@ fn p13_bounded_what_was_used_a_moment_ago_stays_known() {
         live(&world, &[&a, &b], 3 * LOG_GRACE).await;
         let entry = a.entry("f").unwrap();
         for _ in 0..3 {
-            // No node has it for most of the grace time, and then for a moment.
+            // No node uses it for most of the grace time, and then one does for a moment.
             a.remove("f");
             a.push().await;
             live(&world, &[&a, &b], LOG_GRACE.saturating_sub(Duration::from_mins(10))).await;
@@ -108,7 +108,7 @@ fn p13_bounded_what_was_never_remote_leaves_no_tombstone() {
     });
 }
 
-/// A tier of half the working set: what is fetched is what is asked for, and little more.
+/// A tier of half the working set: only a little more is fetched than is requested.
 #[test]
 fn a_miss_under_pressure_fetches_its_own_bytes() {
     const FILES: u64 = 256;

@@ -1,15 +1,16 @@
-//! P11 over ten lifetimes, in virtual time: a cluster whose nodes restart, stay away, are replaced and have wrong
-//! clocks, over a store that deletes by age.
+//! P11 over ten lifetimes, in virtual time: a cluster whose nodes restart, are absent, are replaced
+//! and have wrong clocks, over a store that deletes by age.
 //!
-//! What is checked after every step, by the store's own clock:
+//! These are checked after every step, by the store's own clock:
 //!
-//! - *Nothing expired is served*: the store still has, and so has not deleted by age, the object behind every
-//!   entry that any node shows; and what is shown is what was written last.
-//! - *Nothing in use expires*: what is opened somewhere at least every quarter of the age is there, on every node.
-//! - *The bucket stays within twice the live bytes*. Live are the contents that a program has written or opened
-//!   within the last age, each once, with what it takes to say so: [`ENTRY_BYTES`]. So much a store that knows
-//!   nothing but ages has to keep. All bytes of the bucket count against them: all copies of all contents, the
-//!   log, and the checkpoints, of which nothing but age removes any here.
+//! - *Nothing expired is served*: the store still has the object behind every entry that any node shows, so it
+//!   has not deleted that object by age. What a node shows is what was written last.
+//! - *Nothing in use expires*: a file that is opened on some node at least every quarter of the age is there, on
+//!   every node.
+//! - *The bucket stays within twice the live bytes*. A content is live if a program has written or opened it within
+//!   the last age. Each counts once, with the bytes that an entry takes elsewhere: [`ENTRY_BYTES`]. A store that
+//!   knows nothing but ages must keep this much. All bytes of the bucket are compared with them: all copies of all
+//!   contents, the log, and the checkpoints, which only age removes here.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::Write as _;
@@ -24,13 +25,13 @@ const AGE: Duration = Duration::from_hours(30 * 24);
 const STEPS_PER_AGE: u32 = 40;
 const LIFETIMES: u32 = 10;
 const NODES: usize = 4;
-/// What an entry of these tests takes in commits and in the four checkpoints of an age, and its content in the
-/// index of a pack and in a frame.
+/// What an entry of these tests takes in commits and in the four checkpoints of an age, together
+/// with its content in the index of a pack and in a frame.
 const ENTRY_BYTES: u64 = 512;
-/// What is used all the time.
+/// The number of files that are used all the time.
 const IN_USE: u64 = 24;
 
-/// A file: what it holds, and until when a program goes on using it.
+/// A file: its content, and until when a program keeps using it.
 #[derive(Clone, Copy)]
 struct File {
     digest: Digest,
@@ -38,7 +39,7 @@ struct File {
     opened: u32,
 }
 
-/// A node with what keeps it.
+/// A node, with its cache directory.
 enum Place {
     Up(Box<Node>),
     Away { root: tempfile::TempDir, until: u32 },
@@ -48,13 +49,13 @@ struct Cluster {
     world: World,
     places: Vec<Option<Place>>,
     files: BTreeMap<String, Option<File>>,
-    /// The size of every content, and when it was written or opened last.
+    /// The size of every content, and when it was last written or opened.
     contents: HashMap<Digest, (u64, u32)>,
     random: u64,
     step: u32,
     made: u64,
     worst: f64,
-    /// Files that are written in each step, and used for some days at most.
+    /// Files that are written in each step, and used for a few days at most.
     new_per_step: u64,
 }
 
@@ -78,7 +79,7 @@ impl Cluster {
         }
     }
 
-    /// Picks a node that is up.
+    /// Picks a running node.
     fn any(&mut self) -> usize {
         loop {
             let at = self.below(NODES as u64) as usize;
@@ -120,7 +121,7 @@ impl Cluster {
         self.files.insert(name, Some(File { digest, used_until, opened: step }));
     }
 
-    /// Lets nodes restart, go and come back.
+    /// Lets nodes restart, leave and return.
     async fn trouble(&mut self) {
         for at in 0..NODES {
             let ups = self.places.iter().flatten().filter(|p| matches!(p, Place::Up(_))).count();
@@ -131,7 +132,7 @@ impl Cluster {
                     Place::Up(Box::new(self.world.node_skewed(root, skew).await))
                 }
                 Place::Up(node) if chance < 3 => {
-                    // Killed, some seconds after it has saved what it knows.
+                    // Killed, some seconds after it has saved its state.
                     node.engine.ledger().save().unwrap();
                     Place::Up(Box::new(self.world.node_skewed(node.crash(), skew).await))
                 }
@@ -206,7 +207,7 @@ impl Cluster {
         }
         self.use_files().await;
         self.change_files().await;
-        // What is due for renewal waits a little, so that one node comes first.
+        // Renewals that are due wait a little, so that one node is first.
         self.world.clock.advance(Duration::from_hours(1));
         for place in self.places.iter_mut().flatten() {
             if let Place::Up(node) = place {
@@ -290,10 +291,10 @@ fn live_ten_lives(seed: u64, new_per_step: u64) {
             cluster.advance().await;
         }
         let (worst, left) = (cluster.worst, cluster.up_registers());
-        // Past the runner's capture, for runs of many seeds.
+        // Written past the runner's capture, for runs of many seeds.
         let said = format!("seed {seed}, {new_per_step} new: {worst:.3} times the live bytes\n");
         drop(std::io::stderr().write_all(said.as_bytes()));
-        // Neither nodes nor bucket remember what is long gone.
+        // Neither nodes nor bucket remember what is long past its age.
         assert!(left < 2 * (IN_USE + new_per_step * u64::from(STEPS_PER_AGE)) as usize);
     });
 }
@@ -305,7 +306,8 @@ impl Cluster {
     }
 }
 
-/// Seeds of further worlds: `HEARTHFS_TEST_SEEDS` says how many; one of each sort has to do in an ordinary run.
+/// The seeds of further worlds: `HEARTHFS_TEST_SEEDS` is their number. An ordinary run has one of
+/// each kind.
 fn further() -> std::ops::Range<u64> {
     let wanted = std::env::var("HEARTHFS_TEST_SEEDS").ok();
     100..100 + wanted.map_or(0, |wanted| wanted.parse().expect("HEARTHFS_TEST_SEEDS is a number"))
@@ -317,7 +319,7 @@ fn p11_ten_lifetimes() {
     further().for_each(|seed| live_ten_lives(seed, 1 + seed % 3));
 }
 
-/// Every content is renewed again and again: the most that old copies can take.
+/// Every content is renewed repeatedly: the most that old copies can take.
 #[test]
 fn p11_ten_lifetimes_of_what_is_always_used() {
     live_ten_lives(8, 0);

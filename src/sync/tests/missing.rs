@@ -1,4 +1,5 @@
-//! Commits that a node could not read: it knows of them, and no checkpoint of its own takes them from others.
+//! Commits that a node could not read: it knows of them, and its own checkpoints do not hide them
+//! from other nodes.
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ async fn count_checkpoints(world: &World) -> usize {
     world.store.keys().await.iter().filter(|key| key.starts_with("checkpoints/")).count()
 }
 
-/// A node that has read everything, one that could not read the commit of `lost`, and what lies in that.
+/// A node that has read everything, one that could not read the commit of `lost`, and the name and
+/// bytes of that commit.
 async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
     let (mut a, b) = (world.node(), world.node());
     for name in ["first", "lost", "last"] {
@@ -34,7 +36,7 @@ async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
 }
 
 #[test]
-fn p9_self_healing_of_a_commit_by_a_checkpoint_of_who_has_read_it() {
+fn p9_self_healing_of_a_commit_by_a_checkpoint_of_a_node_that_has_read_it() {
     run(async {
         let world = World::new();
         let (a, b, ..) = one_is_damaged(&world).await;
@@ -63,7 +65,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
             checkpoint(&a).await;
             drop(a);
             if gone {
-                // As `gc` does with what a checkpoint has.
+                // As `gc` does with commits that a checkpoint has.
                 remove_log(&world, |_| true).await;
             }
             if restart {
@@ -83,7 +85,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
 }
 
 #[test]
-fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
+fn an_unreadable_checkpoint_is_not_replaced_by_one_with_less() {
     run(async {
         let world = World::new();
         let (a, b, ..) = one_is_damaged(&world).await;
@@ -99,7 +101,7 @@ fn a_checkpoint_that_cannot_be_had_is_not_replaced_by_one_with_less() {
 }
 
 #[test]
-fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_are_such() {
+fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
     run(async {
         let month = Duration::from_hours(30 * 24);
         for lost in [false, true] {
@@ -109,7 +111,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_a
             a.push().await;
             assert!(a.pull().await && b.pull().await);
             if lost {
-                // It is away for longer than entries live.
+                // It is absent for longer than entries live.
                 world.clock.advance(month);
                 a.write("f", &content(1, 9_000));
                 a.push().await;
@@ -126,7 +128,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_them_to_others_as_long_as_there_a
             b.write("own", b"x");
             b.push().await;
             assert!(b.engine.checkpointer().unwrap().write().await.is_err());
-            // Another one is taken, if there ever is one.
+            // Another checkpoint is adopted, if there ever is one.
             world.clock.advance(Duration::from_mins(20));
             assert!(a.pull().await);
             checkpoint(&a).await;
@@ -213,7 +215,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
 }
 
 #[test]
-fn a_node_that_starts_from_a_checkpoint_knows_what_it_could_not_read_behind_it() {
+fn a_node_that_starts_from_a_checkpoint_knows_which_later_commits_it_could_not_read() {
     run(async {
         let world = World::new();
         let mut nodes = [world.node(), world.node()];
@@ -226,7 +228,7 @@ fn a_node_that_starts_from_a_checkpoint_knows_what_it_could_not_read_behind_it()
         a.push().await;
         let key = log(&world).await.remove(old);
         world.store.overwrite(&key, b"damaged".to_vec()).await;
-        // One that was away, and one that is new.
+        // One that was absent, and one that is new.
         let fresh = world.node();
         for node in [&b, &fresh] {
             assert!(node.pull().await && node.entry("lost").is_none());
@@ -282,7 +284,7 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await && b.engine.ledger().is_partial());
         assert!(b.fetched() < before + FORMAT_BYTES, "it knows what it has written");
-        // Here is one that has it.
+        // Here is a checkpoint that has it.
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await && b.read("lost").await.is_some());

@@ -1,4 +1,5 @@
-//! Nodes whose cache directory meets another store, and nodes that were made of one cache directory.
+//! Nodes whose cache directory meets another store, and nodes that were made from one cache
+//! directory.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use crate::remote::{Health, RemoteOptions, StoreId};
 use crate::stamp::NodeId;
 use crate::sync::known_of_index;
 
-/// Another store at the same address, in which others are at work already.
+/// Another store at the same address, which other nodes use already.
 fn elsewhere(world: &World) -> World {
     world.clock.advance(Duration::from_secs(5));
     World { store: MemoryStore::with_clock(world.clock.clone()), ..world.clone() }
 }
 
-/// Declares, as `hearthfs init --replaces` does, that a store takes the place of the one that a node knows.
+/// Declares, as `hearthfs init --replaces` does, that a store replaces the one that a node knows.
 async fn replace(world: &World, node: &Node) {
     let known = known(node.dir().parent().unwrap()).expect("it has used a store");
     let (faults, options) = (Faults::none(), RemoteOptions::default());
@@ -24,7 +25,7 @@ async fn replace(world: &World, node: &Node) {
     assert!(!remote.make(&[known.store()]).await.unwrap().told, "once is enough");
 }
 
-/// Two nodes that share entries, one of which has a backlog that only it knows.
+/// Two nodes that share entries. One of them has a backlog that only it knows.
 async fn with_backlog(world: &World) -> (Node, Node) {
     let (mut node, other) = (world.node(), world.node());
     for n in 0..12 {
@@ -71,7 +72,7 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
             assert_eq!(place.store.keys().await, before, "nothing is written there");
             root = node.crash();
         }
-        // It is back.
+        // The store is back.
         let mut node = world.node_at(root);
         node.push().await;
         assert!(node.pull().await && other.pull().await);
@@ -85,7 +86,7 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
 }
 
 #[test]
-fn what_only_refuses_or_does_not_answer_is_not_absent() {
+fn a_store_that_refuses_or_does_not_answer_is_not_absent() {
     run(async {
         let world = World::new();
         let (node, other) = with_backlog(&world).await;
@@ -105,7 +106,7 @@ fn what_only_refuses_or_does_not_answer_is_not_absent() {
 }
 
 #[test]
-fn a_store_that_takes_the_place_of_the_known_one_makes_the_namespace_anew() {
+fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
     run(async {
         let world = World::new();
         let mut node = world.node();
@@ -135,7 +136,7 @@ fn a_store_that_takes_the_place_of_the_known_one_makes_the_namespace_anew() {
         assert_eq!(theirs.read("mine").await, Some(b"not sent".to_vec()));
         assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "stored here, too");
         assert_eq!(theirs.registers(), node.registers());
-        // From now on it knows this one.
+        // From now on it knows this store.
         let node = world.node_at(node.crash());
         assert!(!node.pull().await && node.remote().is_missed());
     });
@@ -211,7 +212,7 @@ fn nodes_that_make_a_store_at_once_agree_on_one() {
     });
 }
 
-/// Lets time pass until nodes have looked again which store it is.
+/// Advances the time until nodes have checked again which store it is.
 async fn seen_later(world: &World, nodes: &[&Node]) {
     world.clock.advance(Duration::from_mins(11));
     for node in nodes {
@@ -228,7 +229,7 @@ fn a_format_object_that_a_rule_has_deleted_is_put_back() {
         seen_later(&world, &[&node, &other]).await;
         let said = world.store.read("hearthfs.json").await.unwrap();
         world.store.remove("hearthfs.json").await;
-        // A new node does not make another store of what is left.
+        // A new node does not turn the remains into another store.
         let new = world.node();
         assert!(!new.pull().await);
         let why = new.remote().check().await.unwrap_err().chain();
@@ -237,7 +238,7 @@ fn a_format_object_that_a_rule_has_deleted_is_put_back() {
             "{why}"
         );
         assert!(world.store.read("hearthfs.json").await.is_none());
-        // One that is mounted notices at its next look, and one that is started at its first.
+        // A mounted node notices at its next look, and a started one at its first.
         for mounted in [true, false] {
             if mounted {
                 world.clock.advance(Duration::from_mins(11));
@@ -272,7 +273,7 @@ fn a_node_that_may_not_write_puts_no_format_object_back() {
         assert!(!reader.pull().await && reader.remote().is_missed());
         assert!(world.store.read("hearthfs.json").await.is_none());
         assert_eq!(reader.remote().requests().puts, writes);
-        // One that may write does, and then it is there for all.
+        // A node that may write puts it back, and then it exists for all.
         assert!(node.pull().await);
         world.clock.advance(Duration::from_secs(10));
         assert!(reader.pull().await);
@@ -280,7 +281,7 @@ fn a_node_that_may_not_write_puts_no_format_object_back() {
 }
 
 #[test]
-fn a_store_that_was_named_anew_is_known_by_its_log() {
+fn a_store_with_a_new_id_is_recognised_by_its_log() {
     run(async {
         let world = World::new();
         let (mut node, mut other) = with_backlog(&world).await;
@@ -308,7 +309,7 @@ fn a_store_that_was_named_anew_is_known_by_its_log() {
     });
 }
 
-/// Copies what a cache directory holds, as an image is made.
+/// Copies a cache directory, as when an image is made.
 fn copied(from: &std::path::Path) -> tempfile::TempDir {
     let to = tempfile::tempdir().unwrap();
     let mut waiting = vec![(from.to_owned(), to.path().to_owned())];
@@ -337,7 +338,7 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         first.engine.ledger().save().unwrap();
         let root = first.crash();
         let identity = |dir: &std::path::Path| std::fs::read_to_string(dir.join("node"));
-        // Without its index a node reads its own commits anew.
+        // Without its index a node reads its own commits again.
         let (mut a, mut b) = (world.node_at(copied(root.path())), {
             let copy = copied(root.path());
             std::fs::remove_dir_all(copy.path().join("v1/index")).unwrap();
@@ -351,7 +352,8 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         world.clock.advance(Duration::from_secs(1));
         a.write("a", b"2");
         a.push().await;
-        // After a long silence its commits are a new row; one of them it has to read back itself.
+        // After a long silence its commits are a new sequence; it must read one of them back
+        // itself.
         world.clock.advance(Duration::from_hours(48));
         a.write("late", b"2");
         a.push().await;
@@ -372,10 +374,10 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
 }
 
 #[test]
-fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
+fn a_late_commit_of_an_earlier_run_is_not_from_a_twin() {
     run(async {
         let world = World::new();
-        // A node whose clock was wrong has stamped something, and all go on from there.
+        // A node with a wrong clock has made a stamp, and all nodes continue from there.
         let ahead = World { clock: world.clock.skewed(3_600_000), ..world.clone() };
         let mut wrong = ahead.node();
         wrong.write("ahead", b"1");
@@ -385,7 +387,7 @@ fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
         node.engine.ledger().save().unwrap();
         node.write("mine", b"1");
         node.push().await;
-        // It is killed while its commit is on the way.
+        // It is killed while its commit is in flight.
         let keys = world.store.keys().await;
         let key = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
         let bytes = world.store.read(key).await.unwrap();
@@ -399,7 +401,7 @@ fn a_commit_of_an_earlier_run_that_lands_late_is_no_twins() {
     });
 }
 
-/// Takes everything out of the store, as an administrator does to begin anew.
+/// Removes everything from the store, as an administrator does to start again.
 async fn empty(world: &World) {
     for key in world.store.keys().await {
         world.store.remove(&key).await;
@@ -418,7 +420,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         node.push().await;
         assert!(node.pull().await);
         empty(&world).await;
-        // As long as it is not made anew, no node learns what was there.
+        // Until the store is made again, no node learns what was there.
         world.clock.advance(Duration::from_secs(5));
         assert!(node.engine.checkpointer().unwrap().write().await.is_err());
         assert!(world.store.keys().await.is_empty());
@@ -429,7 +431,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         world.clock.advance(Duration::from_mins(10));
         assert!(!node.pull().await && node.remote().is_missed());
         assert!(node.entry("old0").is_some(), "it keeps what it knows");
-        // The operator says that this is what is wanted.
+        // The operator confirms that this was intended.
         replace(&world, &node).await;
         world.clock.advance(Duration::from_secs(10));
         assert!(node.pull().await);
@@ -449,9 +451,9 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
     });
 }
 
-/// What a node sends before it notices that its store was emptied proves nothing.
+/// Commits that a node sends before it notices that its store was emptied prove nothing.
 #[test]
-fn an_emptied_store_is_not_known_by_what_was_sent_since() {
+fn an_emptied_store_is_not_recognised_by_later_commits() {
     run(async {
         let world = World::new();
         let (mut node, _) = with_backlog(&world).await;
@@ -466,9 +468,9 @@ fn an_emptied_store_is_not_known_by_what_was_sent_since() {
     });
 }
 
-/// A server that comes back without its disk shows an empty bucket.
+/// A server that returns without its disk shows an empty bucket.
 #[test]
-fn after_an_outage_it_is_asked_first_which_store_it_is() {
+fn after_an_outage_the_identity_of_the_store_is_checked_first() {
     run(async {
         let world = World::new();
         let (mut node, _) = with_backlog(&world).await;
@@ -477,7 +479,7 @@ fn after_an_outage_it_is_asked_first_which_store_it_is() {
         world.clock.advance(Duration::from_secs(6));
         empty(&world).await;
         node.fail("");
-        // It is tried for ever.
+        // It is retried for ever.
         assert!(
             crate::clock::within(Duration::from_mins(1), Box::pin(node.push())).await.is_none()
         );

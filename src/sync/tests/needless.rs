@@ -1,4 +1,5 @@
-//! What is not sent because others have it: never a part, never what would be lost by it.
+//! Changes that are not sent because other nodes have them: never only a part, and never at the
+//! cost of losing something.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use crate::sync::{LOG_GRACE, gc};
 
 const BYTES: usize = 9000;
 
-/// Closes a file now, with the time of now.
+/// Closes a file at the present time.
 fn close(world: &World, node: &Node, at: &str, seed: u64) -> Stamp {
     node.publish(vec![put(world, node, at, seed)])
 }
@@ -51,9 +52,9 @@ async fn collect(node: &Node) -> u64 {
     report.total().objects
 }
 
-/// Two nodes that compile the same take different times for it.
+/// Two nodes that compile the same file need different times for it.
 #[test]
-fn what_took_another_time_is_the_same() {
+fn files_that_took_different_times_are_the_same() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -94,7 +95,7 @@ fn the_version_of_the_others_is_shown_and_ours_is_no_change() {
         assert!(b.engine.ledger().applied() > applied, "the kernel hears of it");
         let usage = b.engine.ledger().blobs().usage();
         assert_eq!((usage.unsaved_bytes, b.engine.ledger().pending().records), (0, 0));
-        // Also after a restart, in which the journal may have it still.
+        // Also after a restart, in which the journal may still have it.
         let b = world.node_at(b.crash());
         assert!(b.read("f").await == Some(content(1, BYTES)));
     });
@@ -117,7 +118,7 @@ fn a_list_that_is_old_is_not_believed() {
 
 /// A removal that was made between the two and arrives later would have lost to our version.
 #[test]
-fn what_others_have_removed_in_between_is_sent_after_all() {
+fn an_omitted_change_is_sent_after_all_if_others_removed_the_file_in_between() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
@@ -140,7 +141,7 @@ fn what_others_have_removed_in_between_is_sent_after_all() {
             assert_eq!(stamp(node, "f"), ours);
             assert!(node.read("f").await == Some(content(1, BYTES)));
         }
-        // What is removed later goes, and does not come back.
+        // A later removal deletes it for good.
         pass(&world, 100);
         c.remove("f");
         c.push().await;
@@ -152,7 +153,7 @@ fn what_others_have_removed_in_between_is_sent_after_all() {
 }
 
 #[test]
-fn an_explicit_removal_after_ours_stands() {
+fn a_later_removal_by_another_node_wins() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
@@ -190,7 +191,7 @@ fn a_time_that_a_program_gave_is_sent() {
         assert!(b.remote().requests().bytes_up - up < 1000, "without the bytes");
         assert!(a.pull().await);
         assert_eq!(stamp(&a, "f"), ours);
-        // The same given time again is no change.
+        // The same time set again is no change.
         let (at, op) = put(&world, &a, "f", 1);
         let Op::Put(entry) = op else { unreachable!("it is a put") };
         let mtime = Time { secs: 1_000_000, nanos: 7 };
@@ -228,7 +229,7 @@ fn other_attributes_are_sent_whenever_they_come() {
     });
 }
 
-/// The members of a unit go together or not at all.
+/// The members of a unit are omitted together or not at all.
 #[test]
 fn p6_units_are_left_out_whole_or_not_at_all() {
     run(async {
@@ -257,9 +258,9 @@ fn p6_units_are_left_out_whole_or_not_at_all() {
     });
 }
 
-/// What lives longer if it is published again is published.
+/// A change is published if its entry then lives longer.
 #[test]
-fn p11_expiry_is_no_reason_to_lose_what_was_closed_again() {
+fn p11_expiry_loses_no_file_that_was_closed_again() {
     run(async {
         let world = World::aging(Duration::from_hours(20));
         let (mut a, mut b) = (world.node(), world.node());
@@ -279,7 +280,7 @@ fn p11_expiry_is_no_reason_to_lose_what_was_closed_again() {
     });
 }
 
-/// What was in use when the log was listed long ago may have been deleted since.
+/// Content that an old list showed in use may have been deleted since.
 #[test]
 fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
     run(async {
@@ -293,7 +294,7 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
         write_checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
         assert!(collect(&a).await > 0);
-        // It shows the entry still, and hears of the removal when the file is written.
+        // It still shows the entry, and receives the removal when the file is written.
         close(&world, &b, "g", 1);
         assert!(b.pull().await);
         b.push().await;
@@ -303,7 +304,8 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
     });
 }
 
-/// What only a private mount had used in a cache directory proves nothing of the store.
+/// If only a private mount used a content on a cache directory, that proves nothing about the
+/// store.
 #[test]
 fn bytes_are_not_reused_for_what_a_private_mount_uses() {
     run(async {
@@ -332,7 +334,7 @@ fn bytes_are_not_reused_for_what_a_private_mount_uses() {
     });
 }
 
-/// A content that is young in the store is used again although its entry has gone, and lasts.
+/// A content that is young in the store is used again although its entry was removed, and lasts.
 #[test]
 fn young_bytes_are_reused_and_outlast_a_collection() {
     run(async {
@@ -368,7 +370,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
 }
 
 #[test]
-fn a_kill_between_what_was_left_out_and_the_journal_costs_nothing() {
+fn a_kill_between_omitting_a_change_and_the_journal_costs_nothing() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());

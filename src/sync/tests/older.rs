@@ -1,4 +1,4 @@
-//! A store as version 0.1 has left it.
+//! A store that version 0.1 has left.
 //!
 //! `store_of_0_1.bin` holds the keys and bytes of its objects in postcard: thirty commits of two nodes, half a second
 //! apart, with small contents in the commits and larger ones in packs, and a checkpoint after the first twenty-one.
@@ -17,7 +17,7 @@ use crate::sync::gc::{Collector, GcOptions};
 const STORE: &[u8] = include_bytes!("store_of_0_1.bin");
 const MONTH: Duration = Duration::from_hours(30 * 24);
 
-/// Makes a world with that store, right after the last commit.
+/// Makes a world with that store, right after its last commit.
 async fn world_of_old() -> World {
     let world = World::aging(MONTH);
     let all: Vec<(String, Vec<u8>)> = postcard::from_bytes(STORE).unwrap();
@@ -37,7 +37,7 @@ async fn world_of_old() -> World {
     world
 }
 
-/// What its two nodes have written.
+/// The files that its two nodes have written.
 fn files() -> BTreeMap<String, Vec<u8>> {
     let mut files = BTreeMap::new();
     for n in 0..30_u64 {
@@ -58,8 +58,8 @@ async fn assert_has_all(node: &Node) {
     }
 }
 
-/// Reads the store as a new node of version 0.1 does: the latest checkpoint, and all of the log that it does not name.
-/// Every content that is in use has to be where it says.
+/// Reads the store as a new node of version 0.1 does: the latest checkpoint, and all commits of the
+/// log that it does not name. Every content in use must be at its location.
 async fn read_the_old_way(world: &World) -> LogView {
     let keys = world.store.keys().await;
     let newest = keys.iter().rfind(|key| key.strip_suffix(".ckpt").is_some());
@@ -85,7 +85,8 @@ async fn read_the_old_way(world: &World) -> LogView {
     draft
 }
 
-/// Nodes of both versions on one prefix: what the new ones write and delete leaves the old ones what they need.
+/// Nodes of both versions on one prefix: whatever the new ones write and delete, the old ones have
+/// all they need.
 #[test]
 fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
     run(async {

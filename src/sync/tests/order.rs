@@ -53,7 +53,7 @@ fn p5_in_order_when_a_list_shows_a_later_commit_only() {
         }
         let log = commits(&world).await;
         assert_eq!(log.len(), 4);
-        // What a list that was under way while commits were written may have seen.
+        // The view of a list that was in progress while commits were written.
         let hidden = world.store.read(&log[1]).await.unwrap();
         world.store.remove(&log[1]).await;
         world.store.remove("head").await;
@@ -142,7 +142,7 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
         let mut commit = decode_commit(&world.store.read(&log[0]).await.unwrap()).unwrap();
         commit.stamp.counter += 1;
         let mut bytes = encode_commit(&commit).unwrap();
-        // The version behind the mark, and the sum over it.
+        // The version after the magic bytes, and the checksum over it.
         bytes[8] = 9;
         let end = bytes.len() - 32;
         let sum = *blake3::hash(&bytes[..end]).as_bytes();
@@ -185,7 +185,7 @@ fn a_shared_directory_serves_as_a_store() {
     });
 }
 
-/// Everything at once and running: writer, publisher, follower, a store in trouble, restarts.
+/// Everything running at once: writer, publisher, follower, a store in trouble, restarts.
 #[test]
 fn p5_in_order_while_the_writer_is_killed_again_and_again() {
     use std::time::Duration;
@@ -200,7 +200,7 @@ fn p5_in_order_while_the_writer_is_killed_again_and_again() {
         b.fail("errors=5 truncated=5 latency_ms=1");
         b.engine.start();
         let ledger = b.engine.ledger().clone();
-        // In one look, as commits arrive meanwhile.
+        // In one read of the namespace, because commits arrive meanwhile.
         let shown = || -> Vec<u64> {
             let there = |fold: &crate::namespace::Fold, n: u64| {
                 let at = path(&format!("n{n}"));
@@ -224,7 +224,7 @@ fn p5_in_order_while_the_writer_is_killed_again_and_again() {
                 let shown = shown();
                 assert_eq!(shown, (0..shown.len() as u64).collect::<Vec<_>>());
             }
-            // Its tasks end wherever they are; the journal alone goes on.
+            // Its tasks end at any point; only the journal remains.
             a.engine.kill().await;
             root = Some(a.crash());
         }

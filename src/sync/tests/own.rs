@@ -1,4 +1,4 @@
-//! What belongs to one node stays there, and what it becomes part of does not.
+//! Paths of one node stay there, and the shared files that they are renamed to are sent.
 
 use super::checkpoints::{checkpoint, items, registers, remove_log};
 use super::harness::*;
@@ -6,7 +6,7 @@ use crate::digest::Digest;
 use crate::error::Kind;
 use crate::namespace::{EntryKind as FileKind, Op, Profiles, ProfilesDraft};
 
-/// Profiles that know no client, as those of a node with another configuration.
+/// Profiles that know no client, as on a node with another configuration.
 fn no_profiles() -> Profiles {
     ProfilesDraft::default().finish().expect("nothing is wrong with nothing")
 }
@@ -15,7 +15,7 @@ const STATS: &str = "ccache/4/stats";
 const TEMPORARY: &str = "ccache/tmp/cpp_stdout.x.i";
 const RESULT: &str = "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R";
 
-/// What ccache does with a new result: writes it under a temporary name, and renames it.
+/// As ccache does with a new result: writes it under a temporary name, and renames it.
 fn rename(node: &Node, from: &str, to: &str) {
     let entry = node.entry(from).expect("it is there");
     node.publish(vec![(path(from), Op::Remove), (path(to), Op::Put(entry))]);
@@ -45,7 +45,7 @@ fn what_belongs_to_a_node_stays_there() {
         assert!(b.entry(STATS).is_none() && b.entry(TEMPORARY).is_none());
         assert!(b.registers().iter().all(|(at, _)| *at != path(TEMPORARY) && *at != path(STATS)));
 
-        // The reverse: other nodes hear that it is gone.
+        // The reverse: other nodes receive its removal.
         rename(&a, RESULT, TEMPORARY);
         a.push().await;
         assert!(b.pull().await);
@@ -79,7 +79,7 @@ fn p4_local_durable_also_what_belongs_to_a_node() {
             a.push().await;
             a.engine.ledger().save().unwrap();
             assert!(saved || a.remote().requests().puts > puts, "what is shared is sent again");
-            // The only copy there is: it does not make room for what is fetched.
+            // It is the only copy, so it is not evicted to make room for fetched content.
             assert_eq!(a.read(STATS).await, Some(b"two calls".to_vec()));
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "saved: {saved}");
             let a = world.node_at(a.crash());
@@ -102,7 +102,7 @@ fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
         let name = checkpoint(&a).await;
         let kept = registers(&items(&world, &name).await);
         assert!(kept.contains_key(&path("shared")) && !kept.contains_key(&path(STATS)));
-        // So that the next node has nothing but the checkpoint.
+        // Now the next node has only the checkpoint.
         remove_log(&world, |_| true).await;
         let b = world.node();
         b.write(STATS, b"of b");
@@ -112,8 +112,8 @@ fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
     });
 }
 
-/// A content that only a path of this node has is no reason to rely on what the store had of it long ago:
-/// no program there uses it, so it may be about to be deleted.
+/// If only a path of this node has a content, this node must not rely on an old copy in the store:
+/// no program uses that copy, so it may be deleted soon.
 #[test]
 fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
     run(async {
@@ -141,7 +141,7 @@ fn p13_bounded_what_belongs_to_a_node() {
     run(async {
         let world = World::new();
         let a = world.node();
-        // Half of the tier (4 GiB) is the limit; no node has the bytes, which is not looked at here.
+        // Half of the tier (4 GiB) is the limit; no node has the bytes, which is not checked here.
         let mut entry = file_of(1);
         entry.kind = FileKind::File { digest: Digest::of(b"x"), size: 3 << 30 };
         let put = |at: &str| vec![(path(at), Op::Put(entry.clone()))];
@@ -149,7 +149,7 @@ fn p13_bounded_what_belongs_to_a_node() {
         assert_eq!(error.kind(), Kind::NoSpace);
         assert!(error.chain().contains("stays on this node"), "{}", error.chain());
         a.engine.ledger().publish(put("shared")).expect("that is sent, and limited elsewhere");
-        // What is renamed takes no more room than before.
+        // A rename takes no more room than before.
         entry.kind = FileKind::File { digest: Digest::of(b"y"), size: 3 << 29 };
         let put = |at: &str| (path(at), Op::Put(entry.clone()));
         a.engine.ledger().publish(vec![put(TEMPORARY)]).expect("it is less than half");
@@ -160,7 +160,7 @@ fn p13_bounded_what_belongs_to_a_node() {
     });
 }
 
-/// A node whose configuration knows no ccache sends what this one keeps to itself.
+/// A node whose configuration does not know ccache sends what this one keeps to itself.
 #[test]
 fn what_others_send_of_such_names_is_not_taken() {
     run(async {

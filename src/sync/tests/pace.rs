@@ -1,4 +1,4 @@
-//! Commits of many nodes: each takes longer, so that together they stay few.
+//! Commits of many nodes: each node collects for longer, so that together they make few commits.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use crate::stamp::{NodeId, Stamp};
 
 const STEP_MS: u64 = 20;
 
-/// Lets a node publish five files a second beside `others` commits a second of other nodes; returns how many commits
-/// it made in the last ten.
+/// Lets a node publish five files a second while other nodes make `others` commits a second;
+/// returns how many commits it made in the last ten seconds.
 async fn publish_beside(world: &World, node: &Node, seconds: u64, others: u64) -> u64 {
     let made = || node.engine.ledger().traffic().commits_written.load(Ordering::Relaxed);
     let mut before = 0;
@@ -24,7 +24,7 @@ async fn publish_beside(world: &World, node: &Node, seconds: u64, others: u64) -
         }
         let mut stamps = Vec::new();
         for n in 0..(others * STEP_MS / 1000) {
-            // Each is the first and only one of its run.
+            // Each is the first and only commit of its run.
             let now_ms = world.clock.wall_ms();
             let stamp = Stamp { ms: now_ms, counter: n as u32, node: NodeId(now_ms * 10 + n) };
             put_commit(world, &commit(stamp, 0)).await;

@@ -1,4 +1,4 @@
-//! A private node serves what all share, and keeps to itself what is written on it.
+//! A private node serves what all nodes share, and keeps its own changes to itself.
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
@@ -6,7 +6,7 @@ use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
 use crate::remote::fault::Faults;
 
-/// Opens a private node, at the store of all.
+/// Opens a private node on the shared store.
 fn private(world: &World, root: tempfile::TempDir) -> Node {
     World { private: true, ..world.clone() }.node_at(root)
 }
@@ -15,7 +15,7 @@ fn new_root() -> tempfile::TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Lets the journal go of what waits, as the engine does.
+/// Lets the journal release waiting records, as the engine does.
 fn settle(node: &Node) {
     while node.engine.ledger().settle_private() {}
     node.engine.ledger().save().unwrap();
@@ -63,7 +63,7 @@ fn what_is_written_stays_on_a_private_node() {
         assert!(b.pull().await);
         assert_eq!((b.entry("new"), b.read("replaced").await), (None, Some(b"2".to_vec())));
         assert!(b.entry("removed").is_some() && mode(&b, "mode") != Some(0o700));
-        // Also after a restart, and after a checkpoint of others was taken over.
+        // Also after a restart, and after a checkpoint of another node was adopted.
         p.engine.stop().await;
         let p = private(&world, p.crash());
         check(&p, "after a restart");
@@ -71,7 +71,7 @@ fn what_is_written_stays_on_a_private_node() {
         assert!(p.pull().await);
         check(&p, "beside a checkpoint");
         assert_eq!(p.read("replaced").await, Some(b"of p, too".to_vec()));
-        // What was made and removed again leaves nothing.
+        // A file that was created and removed again leaves nothing.
         p.write("scratch", b"x");
         p.remove("scratch");
         p.remove("new");
@@ -112,7 +112,8 @@ fn p4_local_durable_on_a_private_node() {
     });
 }
 
-/// A later version of the others takes the place of one that was written on a private node, with all of its unit.
+/// A later version of another node replaces one that was written on a private node, with all of its
+/// unit.
 #[test]
 fn what_others_publish_later_takes_its_place() {
     run(async {
@@ -139,7 +140,7 @@ fn what_others_publish_later_takes_its_place() {
         assert_eq!(p.read("f").await, Some(b"of a".to_vec()));
         assert_eq!(p.read("open").await, Some(b"it again".to_vec()));
         assert!(p.entry(members[2]).is_none(), "a member of another version");
-        // The journal still has what has given way.
+        // The journal still has the replaced version.
         for saved in [false, true] {
             if saved {
                 p.engine.ledger().save().unwrap();
@@ -152,7 +153,8 @@ fn what_others_publish_later_takes_its_place() {
     });
 }
 
-/// What a private mount has left stays where it is, and what is written over it is shared again, also the same bytes.
+/// What a private mount has left stays there. If it is written again, it is shared, even with the
+/// same bytes.
 #[test]
 fn a_shared_mount_after_a_private_one() {
     run(async {
@@ -203,7 +205,8 @@ fn a_private_mount_refuses_what_waits_for_the_store() {
     });
 }
 
-/// What is evicted on a private node is nowhere: the name is a miss, and what others have is shown again.
+/// An evicted content of a private node exists nowhere: the name is a miss, and the version of the
+/// other nodes is shown again.
 #[test]
 fn what_was_evicted_is_forgotten() {
     run(async {
@@ -228,7 +231,7 @@ fn what_was_evicted_is_forgotten() {
     });
 }
 
-/// The journal lets go of nothing that only the index would have, if the index has lost it or is off.
+/// If the index is lost or off, the journal does not release what only the index would have.
 #[test]
 fn the_journal_keeps_what_the_index_has_lost() {
     run(async {
@@ -243,7 +246,7 @@ fn the_journal_keeps_what_the_index_has_lost() {
             for loss in 0..losses {
                 p.write(&format!("{loss}"), b"of p");
                 std::fs::remove_dir_all(p.dir().join("index")).unwrap();
-                // The second time it is too soon to begin it again.
+                // The second time it is too soon to start a new index.
                 settle(&p);
                 std::fs::create_dir_all(p.dir().join("index")).unwrap();
             }
@@ -258,7 +261,7 @@ fn the_journal_keeps_what_the_index_has_lost() {
     });
 }
 
-/// What is in the store need not be kept in a journal that would grow without end.
+/// What is in the store need not be kept in the journal, which would grow for ever.
 #[test]
 fn without_an_index_the_journal_lets_go_of_what_is_in_the_store() {
     run(async {
@@ -276,7 +279,7 @@ fn without_an_index_the_journal_lets_go_of_what_is_in_the_store() {
     });
 }
 
-/// Of several units that one record has put, others replace one.
+/// One record has put several units, and other nodes replace one of them.
 #[test]
 fn a_version_of_others_replaces_one_unit_of_a_record() {
     run(async {
@@ -302,9 +305,9 @@ fn a_version_of_others_replaces_one_unit_of_a_record() {
     });
 }
 
-/// A kill while the index is filled again does not take a private version for one that others have.
+/// After a kill while the index is filled again, a private version is still known to be private.
 #[test]
-fn what_comes_while_the_index_is_filled_is_private_still() {
+fn changes_while_the_index_is_filled_stay_private() {
     run(async {
         let world = World::aging(std::time::Duration::from_hours(24));
         let mut a = world.node();
@@ -330,9 +333,9 @@ fn what_comes_while_the_index_is_filled_is_private_still() {
     });
 }
 
-/// Attributes of a version that has given way are not kept for one that may come.
+/// Attributes of a replaced version are not kept for a later one.
 #[test]
-fn attributes_of_what_has_given_way_go_with_it() {
+fn attributes_of_a_replaced_version_are_dropped_with_it() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -353,7 +356,7 @@ fn attributes_of_what_has_given_way_go_with_it() {
     });
 }
 
-/// A mount without a remote in between, with a journal that is compacted, makes nothing shared of it.
+/// Private changes stay private through a mount without a remote whose journal is compacted.
 #[test]
 fn what_is_private_stays_so_through_a_mount_without_a_remote() {
     run(async {
@@ -391,7 +394,7 @@ fn what_is_private_stays_so_through_a_mount_without_a_remote() {
     });
 }
 
-/// Only what others do not have can be lost by an eviction, so a purge asks for nothing else.
+/// An eviction can lose only what other nodes do not have, so a purge checks nothing else.
 #[test]
 fn p13_bounded_what_a_purge_asks() {
     run(async {

@@ -1,4 +1,4 @@
-//! The way from a close to the store: holding, hurrying, trying again.
+//! The way from a close to the store: holding, hurrying, retrying.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +32,7 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
         a.push().await;
         b.pull().await;
         assert!(b.read("f").await == Some(b"the real content".to_vec()));
-        // It is not released: it goes by itself.
+        // It is not released: it is sent after its time limit.
         let (_, token) = ledger.publish_held(vec![(path("g"), Op::Put(empty))]).unwrap();
         world.clock.advance(HOLD_MAX.saturating_sub(Duration::from_millis(1)));
         a.push().await;
@@ -65,7 +65,7 @@ fn a_drain_waits_for_nothing_but_the_store() {
         let b = world.node();
         assert!(b.pull().await);
         assert!(b.entry("held").is_some() && b.read("f49").await == Some(content(49, 10_000)));
-        // A store that is gone: the report says so, at its deadline.
+        // A store that is gone: the report says so at its deadline.
         a.fail("resets=100");
         a.write("late", b"x");
         let mut told = 0;
@@ -107,7 +107,8 @@ fn a_change_is_seen_elsewhere_soon() {
             times.push(clock.mono().saturating_sub(begin));
         }
         times.sort();
-        // The goal of half a second is for the benchmark; this machine may be busy with other tests.
+        // The goal of half a second is for the benchmark; this machine may be busy with other
+        // tests.
         assert!(times[7] < Duration::from_secs(1), "{times:?}");
         a.engine.stop().await;
         b.engine.stop().await;
@@ -180,7 +181,7 @@ fn a_record_is_bounded_and_goes_whole_or_not_at_all() {
 }
 
 #[test]
-fn subscribers_hear_of_whole_commits_and_may_use_the_ledger() {
+fn subscribers_are_notified_of_whole_commits_and_may_use_the_ledger() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -242,7 +243,7 @@ fn names_of_the_log_are_the_stamps_of_commits() {
 }
 
 #[test]
-fn a_change_that_grows_late_while_its_commit_is_tried_is_stamped_anew() {
+fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
     run(async {
         let day = Duration::from_hours(24);
         let world = World::aging(30 * day);
@@ -297,7 +298,7 @@ fn a_run_of_commits_ends_with_a_long_silence() {
     });
 }
 
-/// Collects garbage; returns how many objects went.
+/// Collects garbage; returns how many objects were deleted.
 async fn collect(node: &Node) -> u64 {
     let options = GcOptions { grace: LOG_GRACE, told: false };
     let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
@@ -316,13 +317,13 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
             }
             b.push().await;
             assert!(a.pull().await);
-            // What others use now, and what is new.
+            // Content that other nodes use now, and new content.
             for (n, size) in (0..).zip(sizes) {
                 a.write(&format!("reused{n}"), &content(n, size));
                 a.write(&format!("new{n}"), &content(n + 10, size));
             }
             a.upload().await;
-            // Further files with what is on its way.
+            // Further files with content that is in flight.
             let publisher = a.engine.publisher().unwrap().clone();
             a.write("again", &content(11, sizes[1]));
             let second = a.upload_next().await.unwrap();
@@ -371,7 +372,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        // More packs than one commit names of earlier ones.
+        // More packs of earlier commits than one commit names.
         for n in 0..260 {
             b.write(&format!("theirs{n}"), &content(n, 5_000));
             b.push().await;
@@ -391,7 +392,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
 }
 
 #[test]
-fn a_commit_relies_on_what_was_uploaded_for_another_no_longer_than_that_does() {
+fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
     run(async {
         let world = World::new();
         let a = world.node();

@@ -1,8 +1,8 @@
-//! P9: what one node could not read, another stores again.
+//! P9: another node stores content again that one node could not read.
 
 use super::harness::*;
 
-/// Removes everything that was stored of contents.
+/// Removes all stored contents.
 async fn lose(world: &World) {
     for key in world.store.keys().await {
         if key.starts_with("packs/") || key.starts_with("blobs/") {
@@ -27,7 +27,8 @@ fn p9_self_healing_by_a_writer_on_another_node() {
             assert!(b.pull().await);
             assert_eq!(b.read("f").await, None);
             if !hears_first {
-                // It says again where the content lies, and does not know better.
+                // It announces the place of the content again, because it does not know that the
+                // content is missing.
                 assert!(a.pull().await);
                 a.write("f", &content(1, size));
                 a.push().await;
@@ -59,7 +60,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
 }
 
 #[test]
-fn p9_self_healing_by_a_writer_who_only_read_it_before() {
+fn p9_self_healing_by_a_writer_that_only_read_it_before() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
@@ -117,9 +118,9 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
     });
 }
 
-/// A node whose memory or proxy is bad doubts everything that it reads.
+/// A node with bad memory or a bad proxy doubts everything that it reads.
 #[test]
-fn p9_self_healing_is_no_affair_of_those_who_can_read() {
+fn p9_self_healing_does_not_affect_nodes_that_can_read() {
     run(async {
         for size in [2_000, 9_000, 1_500_000] {
             let world = World::new();
@@ -148,7 +149,7 @@ fn p9_self_healing_is_no_affair_of_those_who_can_read() {
                     assert!(node.read(&name).await == Some(content(n, size)), "{name}");
                 }
             }
-            // Nor of those who start from what it has written.
+            // The same holds for nodes that start from its checkpoint.
             ill.engine.checkpointer().unwrap().write().await.unwrap();
             let late = world.node();
             assert!(late.pull().await);
@@ -167,7 +168,7 @@ fn what_was_learned_is_there_after_a_crash_without_the_store() {
         assert!(b.pull().await);
         assert!(b.read("f").await.is_some());
         b.engine.ledger().save().unwrap();
-        // As it is on the disk, whatever the process still does.
+        // The state of the disk, whatever the process still does.
         let copy = tempfile::tempdir().unwrap();
         copy_dir(&b.dir(), &copy.path().join("v1"));
         let b = world.node_at(copy);

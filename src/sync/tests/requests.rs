@@ -1,4 +1,4 @@
-//! P13: how much is asked of the store.
+//! P13: the number of requests to the store.
 
 use std::time::Duration;
 
@@ -34,8 +34,8 @@ fn p13_bounded_puts_for_many_small_files() {
     });
 }
 
-/// A new node does not write every small file that there ever was, and reads those of one commit with one
-/// request.
+/// A new node does not write every small file of the history, and reads those of one commit with
+/// one request.
 #[test]
 fn p13_bounded_small_files_of_old_commits_are_fetched_when_wanted() {
     run(async {
@@ -147,7 +147,7 @@ fn p13_bounded_an_idle_node_asks_nothing() {
         let a = world.node();
         a.engine.start();
         assert!(a.engine.follower().wait_fresh(Duration::from_secs(5)).await);
-        // Polled while there is activity, and for some seconds after.
+        // It polls while there is activity, and for some seconds after.
         for _ in 0..40 {
             world.clock.advance(Duration::from_millis(500));
             crate::clock::sleep(Duration::from_millis(500)).await;
@@ -159,7 +159,7 @@ fn p13_bounded_an_idle_node_asks_nothing() {
             crate::clock::sleep(Duration::from_secs(2)).await;
         }
         assert_eq!(a.remote().requests(), polled);
-        // And wakes up again.
+        // It wakes up again.
         assert!(!a.engine.follower().freshness().ready());
         assert!(a.engine.follower().wait_fresh(Duration::from_secs(5)).await);
         a.engine.stop().await;
@@ -185,9 +185,9 @@ fn back_pressure_when_the_store_is_gone() {
     });
 }
 
-/// Who only makes names or changes attributes does not begin files, and meets a bound all the same.
+/// A program that only creates names or changes attributes begins no file, but is bounded, too.
 #[test]
-fn the_queue_is_bounded_for_those_who_write_no_files() {
+fn the_queue_is_bounded_for_programs_that_write_no_files() {
     run(async {
         let world = World::new();
         let a = world.node();
@@ -201,9 +201,9 @@ fn the_queue_is_bounded_for_those_who_write_no_files() {
     });
 }
 
-/// What can never fit is not waited for, and a store that is down is not either.
+/// A caller waits neither for room that cannot come nor for a store that is down.
 #[test]
-fn room_is_not_waited_for_in_vain() {
+fn no_caller_waits_for_room_that_cannot_come() {
     run(async {
         let world = World::new();
         let mut a = world.node();
@@ -230,7 +230,7 @@ fn room_is_not_waited_for_in_vain() {
     });
 }
 
-/// The goal of the design for two nodes, as far as it can be told without a mount.
+/// The goal of the design for two nodes, as far as it can be checked without a mount.
 #[test]
 fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
     run_real(async {
@@ -255,7 +255,7 @@ fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
         let after = clock.mono().saturating_sub(written);
         assert!(after < Duration::from_secs(5), "durable {after:?} after the last close");
         let puts = a.remote().requests().puts;
-        // A machine that takes longer to write makes more batches of 200 ms, of three puts each.
+        // A machine that takes longer to write makes more batches of 200 ms, each with three puts.
         let slower = local.saturating_sub(Duration::from_secs(2)).as_millis() as u64 * 3 / 200;
         assert!(puts <= 80 + slower, "{puts} puts in {local:?}");
         a.engine.stop().await;
@@ -274,7 +274,8 @@ fn the_set_of_the_design_is_durable_and_read_with_few_requests() {
         assert!(read < Duration::from_secs(10), "read after {read:?}");
         let asked = b.remote().requests();
         let objects = world.store.keys().await.len() as u64;
-        // One of the checkpoints and one of the log; then looks at the head, which is one of the objects.
+        // One list of the checkpoints and one of the log; then reads of the head, which is one of
+        // the objects.
         let looks = read.as_millis() as u64 / 200;
         assert!(
             asked.gets <= objects + looks && asked.lists <= 3,

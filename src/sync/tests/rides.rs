@@ -1,4 +1,5 @@
-//! Files that a client writes anew on each hit: at once here, and with others' company elsewhere.
+//! Files that a client rewrites on each hit: visible at once here, and sent to other nodes together
+//! with other changes.
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
@@ -8,7 +9,7 @@ use crate::namespace::{Attrs, Check, Op};
 const CACHE: &str = "jax/jit_f-0-cache";
 const ATIME: &str = "jax/jit_f-0-atime";
 
-/// What JAX does on each hit.
+/// As JAX does on each hit.
 fn hit(node: &Node, at: u64) {
     node.write(ATIME, &at.to_le_bytes());
 }
@@ -23,7 +24,7 @@ async fn pulled(node: &Node) -> Option<u64> {
     time(node).await
 }
 
-/// A node with an entry that others have, and another node.
+/// A node with an entry that other nodes have, and another node.
 async fn nodes(world: &World) -> (Node, Node) {
     let (mut a, b) = (world.node(), world.node());
     a.write(CACHE, b"an entry");
@@ -64,7 +65,7 @@ fn a_hundred_hits_make_one_commit_a_minute() {
         assert_eq!(pulled(&b).await, Some(99));
         assert_eq!(a.entry(ATIME), b.entry(ATIME));
         assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "nothing is held any more");
-        // So it is with the next ones.
+        // The same holds for the next ones.
         hit(&a, 100);
         a.push().await;
         assert_eq!(a.remote().requests().puts, before.puts + COMMIT_PUTS);
@@ -78,7 +79,7 @@ fn a_hit_rides_with_the_next_commit() {
         let (mut a, b) = nodes(&world).await;
         let before = a.remote().requests().puts;
         hit(&a, 5);
-        // Of this nothing is sent, so nothing rides with it.
+        // Nothing of this is sent, so nothing rides with it.
         a.write("ccache/stats", b"one call");
         a.write("short", b"lived");
         a.remove("short");
@@ -107,9 +108,9 @@ fn a_hit_rides_with_the_next_commit() {
     });
 }
 
-/// Before and after the index has it, and with the version before still on its way.
+/// Before and after the index has it, and with the earlier version still in flight.
 #[test]
-fn p4_local_durable_also_what_waits_for_company() {
+fn p4_local_durable_of_rides_that_wait() {
     run(async {
         for (pushed, saved) in [(false, false), (true, false), (false, true), (true, true)] {
             let world = World::new();
@@ -129,7 +130,7 @@ fn p4_local_durable_also_what_waits_for_company() {
             assert_eq!(a.registers(), before, "{pushed}, {saved}");
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "{pushed}, {saved}");
             assert_eq!(time(&a).await, Some(2));
-            // A checkpoint says nothing of it that others cannot have.
+            // A checkpoint contains nothing of it that other nodes cannot have.
             a.push().await;
             world.clock.advance(std::time::Duration::from_secs(5));
             checkpoint(&a).await;
@@ -161,7 +162,7 @@ fn p7_one_winner_of_hits_on_two_nodes() {
         b.push().await;
         assert_eq!(pulled(&a).await, Some(2));
         assert_eq!(a.entry(ATIME), b.entry(ATIME));
-        // One that is older than what arrives is over.
+        // A version that is older than an arriving one is dropped.
         hit(&b, 3);
         world.clock.advance(std::time::Duration::from_secs(1));
         hit(&a, 4);
@@ -176,9 +177,9 @@ fn p7_one_winner_of_hits_on_two_nodes() {
     });
 }
 
-/// What is more than a use travels as ever.
+/// A change that is more than a use is sent as usual.
 #[test]
-fn what_is_no_mere_use_does_not_wait() {
+fn a_change_that_is_more_than_a_use_does_not_wait() {
     run(async {
         let world = World::new();
         let (mut a, b) = nodes(&world).await;
@@ -204,7 +205,7 @@ fn what_is_no_mere_use_does_not_wait() {
         a.push().await;
         assert!(b.pull().await);
         assert_eq!(b.read(ATIME).await, Some(vec![7; 5000]));
-        // The entry itself is not held back by it.
+        // It does not hold back the entry itself.
         hit(&a, 4);
         a.engine.ledger().note_torn(Digest::of(b"half"), Check::Zstd);
         a.write(CACHE, b"half");

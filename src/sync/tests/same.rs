@@ -1,4 +1,4 @@
-//! What changes nothing is not published: no stamp, no record, nothing for other nodes.
+//! Changes that change nothing are not published: no stamp, no record, nothing for other nodes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +19,7 @@ enum Step {
     Remove(usize),
     Chmod(usize, u32),
     SetTime(usize, i64),
-    /// Sends what waits, so that the next steps meet what others know.
+    /// Sends waiting changes, so that the next steps meet what other nodes know.
     Push,
 }
 
@@ -35,7 +35,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Returns what gives a path the attributes that `edit` makes of those shown there.
+/// Returns an operation that gives a path its present attributes, changed by `edit`.
 fn attrs_of(node: &Node, at: &str, edit: impl FnOnce(&mut Attrs)) -> Option<(TreePath, Op)> {
     let at = path(at);
     node.engine.ledger().read(|fold| {
@@ -70,7 +70,7 @@ async fn play(node: &mut Node, step: Step) {
     }
 }
 
-/// Returns the operations that would change nothing, with the stamps that they are to be answered with.
+/// Returns operations that change nothing, with the stamps that they must return.
 fn idle_ops(node: &Node) -> (Vec<(TreePath, Op)>, Vec<Stamp>) {
     let mut idle = vec![((path("never"), Op::Remove), Stamp::default())];
     for at in PATHS {
@@ -83,7 +83,7 @@ fn idle_ops(node: &Node) -> (Vec<(TreePath, Op)>, Vec<Stamp>) {
     idle.into_iter().unzip()
 }
 
-/// Everything that a publish could move.
+/// All state that a publish could change.
 fn all_of(node: &Node) -> impl PartialEq + std::fmt::Debug + use<> {
     let ledger = node.engine.ledger();
     let moved: Vec<Option<Time>> =
@@ -132,7 +132,7 @@ proptest! {
 }
 
 #[test]
-fn beside_a_change_what_stands_is_said_again() {
+fn beside_a_change_unchanged_operations_are_published_too() {
     run(async {
         let world = World::new();
         let a = world.node();

@@ -1,4 +1,5 @@
-//! The log stays short by itself: what checkpoints have goes, small contents that are in use move before.
+//! The log stays short by itself: commits that checkpoints have are deleted, and small contents in
+//! use are moved before.
 
 use std::time::Duration;
 
@@ -6,14 +7,14 @@ use super::harness::*;
 use crate::namespace::Op;
 use crate::sync::LOG_GRACE;
 
-/// More than make a checkpoint due.
+/// More commits than make a checkpoint due.
 const ENOUGH: u64 = 300;
 
 async fn count(world: &World, end: &str) -> usize {
     world.store.keys().await.iter().filter(|key| key.ends_with(end)).count()
 }
 
-/// Makes commits, each with a small file of its own in it.
+/// Makes commits, each with one small inline file.
 async fn write_small(world: &World, node: &mut Node, from: u64) {
     for n in from..from + ENOUGH {
         node.write(&format!("f{n}"), &content(n, 60));
@@ -22,7 +23,7 @@ async fn write_small(world: &World, node: &mut Node, from: u64) {
     }
 }
 
-/// Makes commits that hold nothing.
+/// Makes commits without contents.
 async fn write_empty(world: &World, node: &mut Node) {
     for n in 0..ENOUGH {
         node.publish(vec![(path("counter"), Op::Put(file_of(n)))]);
@@ -31,7 +32,7 @@ async fn write_empty(world: &World, node: &mut Node) {
     }
 }
 
-/// Writes what is due, and moves what keeps commits in the store.
+/// Writes checkpoints that are due, and moves contents that keep commits in the store.
 async fn keep_house(node: &mut Node) {
     let checkpointer = node.engine.checkpointer().unwrap().clone();
     checkpointer.write_if_due().await;
@@ -68,15 +69,15 @@ fn small_contents_move_and_their_commits_go() {
             assert!(b.pull().await);
             lengths.push(count(&world, ".commit").await);
         }
-        // What the last two checkpoints have no hour ago, and little more.
+        // The commits that the last two checkpoints have for less than an hour, and few more.
         assert!(lengths[4] <= 2 * ENOUGH as usize + 10, "{lengths:?}");
         assert!(count(&world, ".ckpt").await <= 3);
         assert_whole(&world, &b, ENOUGH).await;
-        // A node that had not looked since the beginning.
+        // A node that had not read the log since the beginning.
         let puts = a.remote().requests().puts;
         keep_house(&mut a).await;
         assert_eq!(a.remote().requests().puts, puts, "there is nothing left to move");
-        // And the nodes remember no names that are gone.
+        // The nodes remember no names of deleted commits.
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await);
         let seen = b.engine.ledger().since([0])[0].0;
@@ -92,7 +93,7 @@ fn what_a_node_may_still_rely_on_stays() {
         write_small(&world, &mut a, 0).await;
         keep_house(&mut a).await;
         let all = count(&world, ".commit").await;
-        // Its checkpoint is too young, and then it still names contents in these commits.
+        // First its checkpoint is too young, and then it still names contents in these commits.
         for minutes in [30, 35] {
             world.clock.advance(Duration::from_mins(minutes));
             write_empty(&world, &mut a).await;
@@ -101,7 +102,7 @@ fn what_a_node_may_still_rely_on_stays() {
             assert!(count(&world, ".commit").await >= all);
         }
         assert_whole(&world, &a, ENOUGH).await;
-        // No node deletes where commits are missing: they may use anything.
+        // A node deletes nothing while commits are missing: they may use anything.
         a.write("lost", b"x");
         a.push().await;
         let keys = world.store.keys().await;
@@ -121,7 +122,7 @@ fn what_a_node_may_still_rely_on_stays() {
     });
 }
 
-/// If a node stops at any request of it, the next one goes on, and nothing is lost.
+/// If a node stops at any of its requests, the next one continues, and nothing is lost.
 #[test]
 fn a_node_that_stops_while_sweeping_is_followed_by_another() {
     run(async {
@@ -153,7 +154,7 @@ fn a_node_that_stops_while_sweeping_is_followed_by_another() {
     });
 }
 
-/// What is past its age is a miss for good (P11), also where its bytes are still here.
+/// An expired entry is a miss for good (P11), even if its bytes are still here.
 #[test]
 fn p11_expiry_is_final_for_what_lies_in_commits() {
     run(async {

@@ -1,4 +1,4 @@
-//! Times that a client sets on each hit: shown at once here, and gathered for others.
+//! Times that a client sets on each hit: visible at once here, and gathered for other nodes.
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
@@ -50,7 +50,7 @@ fn the_times_of_hits_are_gathered() {
         a.push().await;
         assert_eq!(a.remote().requests().puts, before.puts + COMMIT_PUTS);
         assert!(TOUCH_EVERY.as_secs() >= 60);
-        // What is not a mere use travels as ever, with the times.
+        // A change that is more than a use is sent as usual, with the times.
         set(&a, RESULT, 100, 0);
         set(&a, RESULT, 101, 0o600);
         set(&a, "plain", 102, 0);
@@ -58,7 +58,7 @@ fn the_times_of_hits_are_gathered() {
         assert!(b.pull().await);
         assert_eq!(b.entry(RESULT).map(|entry| entry.attrs.mode), Some(0o600));
         assert_eq!((seconds(&b, RESULT), seconds(&b, "plain")), (101, 102));
-        // Nor is a touch of what others do not have yet.
+        // A touch of an entry that other nodes do not have yet is not held back, either.
         a.write("ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k5R", b"another");
         set(&a, "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k5R", 103, 0);
         a.push().await;
@@ -79,7 +79,8 @@ fn the_times_of_hits_survive_a_restart_and_a_replacement() {
         a.engine.ledger().save().unwrap();
         let mut a = world.node_at(a.crash());
         assert_eq!(seconds(&a, RESULT), 7);
-        // Another node replaces it before the touch is sent: that belongs to what is gone.
+        // Another node replaces the entry before the touch is sent: the touch belongs to the
+        // replaced entry.
         assert!(b.pull().await);
         let mut b = b;
         b.write(RESULT, b"another");
@@ -103,7 +104,7 @@ fn a_checkpoint_has_no_times_that_others_do_not_know() {
         a.push().await;
         set(&a, RESULT, 7, 0);
         assert_known(&world, &a, 0).await;
-        // They are on their way, and then another change is.
+        // They are in flight, and then another change is.
         a.engine.ledger().send_touches().unwrap();
         assert_known(&world, &a, 0).await;
         a.push().await;
@@ -145,7 +146,7 @@ async fn assert_starts(world: &World, known: i64) -> Node {
     fresh
 }
 
-/// One record must not be larger than any other may be.
+/// A record must not be larger than any other may be.
 #[test]
 fn p13_bounded_touches_are_sent_in_parts() {
     run(async {

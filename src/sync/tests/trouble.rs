@@ -1,4 +1,4 @@
-//! P8: trouble of the store is waited out where it may pass, and is that object's alone.
+//! P8: trouble of the store that may pass is waited out, and affects only the object in question.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -61,7 +61,8 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
     });
 }
 
-/// A node that does not see what others publish waits before it uploads the same. A drain ends that wait.
+/// A node that does not see what others publish waits before it uploads the same. A drain ends that
+/// wait.
 #[test]
 fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
     run(async {
@@ -85,7 +86,7 @@ fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
         let (report, ()) = futures::join!(drain, pass(100));
         assert!(report.complete && report.elapsed_ms < 5000, "{report:?}");
         assert_eq!(uploaded(), 1);
-        // Nor does it wait for ever.
+        // It does not wait for ever, either.
         node.write("two", &content(2, 20_000));
         pass(600).await;
         assert_eq!(uploaded(), 1);
@@ -95,7 +96,7 @@ fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
     });
 }
 
-/// Throttling is counted by its status, with the time that it takes.
+/// Throttled requests are counted by their status, and their waits are measured.
 #[test]
 fn throttling_is_counted_and_its_waits_are_measured() {
     run(async {
@@ -151,7 +152,7 @@ fn p8_never_in_the_way_of_entries_that_lie_elsewhere() {
     });
 }
 
-/// Many programs that wait for one pack ask for it no more often than one does.
+/// Many programs that wait for one pack send no more requests for it than one program.
 #[test]
 fn p13_bounded_requests_for_a_pack_that_is_throttled() {
     run(async {
@@ -182,7 +183,7 @@ fn p8_never_in_the_way_of_what_is_known_when_lists_are_refused() {
             b.fail(&format!("{trouble} only=LIST"));
             for pack in 0..4_u64 {
                 for n in 0..6_u64 {
-                    // As a lookup and an open do, now and then.
+                    // Like a lookup and an open, from time to time.
                     b.engine.follower().wait_fresh(DEADLINE).await;
                     let read = b.read(&name(pack, n)).await;
                     assert!(read == Some(content(pack * 10 + n, 6000)), "{trouble}");
@@ -230,7 +231,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
             b.pull().await;
-            // What may pass is waited for, with what its node wrote after it.
+            // Trouble that may pass is waited for, and the later commits of its node wait, too.
             assert!(
                 trouble != "status=503" || (b.entry("f1").is_some() && b.entry("f3").is_none())
             );
@@ -272,7 +273,7 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         a.push().await;
         let b = world.node();
         assert!(b.pull().await);
-        // Both together take longer than the deadline, and each of them does.
+        // Each of them alone takes longer than the deadline, and so do both together.
         b.fail("bytes_per_s=180000");
         let (large, packed) = futures::join!(b.read("large"), b.read("packed"));
         assert!(large == Some(content(1, 1_200_000)) && packed == Some(content(2, 1_000_000)));
@@ -303,9 +304,9 @@ fn uploads_go_on_as_soon_as_the_store_is_back() {
         }
         assert_ne!(a.remote().health(), Health::Up);
         a.faults.set(FaultPlan::default());
-        // A program asks for something.
+        // A program makes a request.
         a.remote().background().list_log(None).await.expect("it is back");
-        // A try that got no answer may be under way still.
+        // An attempt that got no answer may still be in progress.
         let report = a.engine.drain(DEADLINE + Duration::from_secs(2), |_| ()).await;
         assert!(report.complete, "{report:?}");
         a.engine.stop().await;
@@ -329,7 +330,8 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
     });
 }
 
-/// In order (P5): what the store refuses is a miss to others, before what came after it is seen.
+/// In order (P5): content that the store refuses is a miss to other nodes, before they see later
+/// changes.
 #[test]
 fn p5_in_order_past_what_the_store_refuses_for_good() {
     run(async {
@@ -352,7 +354,7 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
             let aside = a.engine.ledger().aside();
             assert_eq!((aside.contents, aside.bytes), (1, size as u64));
             assert!(aside.why.contains(&trouble[7..]), "{}", aside.why);
-            // It stays so over a restart, until the store takes it.
+            // This survives a restart, until the store accepts the content.
             a.engine.ledger().save().unwrap();
             let mut a = world.node_at(a.crash());
             assert_eq!(a.engine.ledger().aside().contents, 1);
@@ -368,7 +370,7 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
     });
 }
 
-/// A store may take less at once than a pack holds.
+/// A store may accept less at once than a pack holds.
 #[test]
 fn a_pack_that_is_refused_is_sent_in_parts() {
     run(async {
@@ -405,7 +407,8 @@ fn uploads_get_through_a_narrow_line() {
     });
 }
 
-/// What a node did while its clock was far ahead can be replaced by others, and by itself.
+/// Other nodes, and the node itself, can replace changes that it made while its clock was far
+/// ahead.
 #[test]
 fn p7_one_winner_also_where_a_clock_was_far_ahead() {
     run(async {
@@ -425,7 +428,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
         a.write("gone", b"x");
         a.remove("gone");
         a.upload().await;
-        // The first batch is under way when this comes.
+        // The first batch is in flight when this arrives.
         a.write("f2", b"second");
         a.push().await;
         a.write("f1", b"second");
@@ -451,7 +454,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
     });
 }
 
-/// What refused once may have been a proxy: it is tried again soon, and then more rarely.
+/// A refusal may have come from a proxy: the content is retried soon, and then more rarely.
 #[test]
 fn what_was_refused_by_mistake_is_stored_minutes_later() {
     run(async {
@@ -473,7 +476,8 @@ fn what_was_refused_by_mistake_is_stored_minutes_later() {
     });
 }
 
-/// A content that is set aside may be that of a path of this node alone, too, and is the only copy then.
+/// A content that is set aside may also belong to a path of this node alone, and is then the only
+/// copy.
 #[test]
 fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
     run(async {
@@ -495,7 +499,7 @@ fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
     });
 }
 
-/// Two changes of one node never have one stamp, but for the members of a unit.
+/// Two changes of one node never have the same stamp, except the members of a unit.
 #[test]
 fn stamps_stay_unique_where_a_clock_was_far_ahead() {
     run(async {
@@ -511,7 +515,7 @@ fn stamps_stay_unique_where_a_clock_was_far_ahead() {
         };
         a.write("first", b"x");
         a.upload().await;
-        // These are still stamped as far ahead as before, and the first one anew.
+        // These still get stamps that are as far ahead as before, and the first one gets a new one.
         let put = |at: &str| (path(at), Op::Put(a.store(at.as_bytes())));
         a.publish(["f0", "f1", "f2", "f3"].map(put).to_vec());
         a.commit().await;
@@ -519,7 +523,7 @@ fn stamps_stay_unique_where_a_clock_was_far_ahead() {
             a.write(at, b"second");
             assert_unique(&a);
         }
-        // Nor after a restart.
+        // The same holds after a restart.
         let a = world.node_skewed(a.crash(), ahead_ms).await;
         for at in ["f2", "f0"] {
             a.write(at, b"third");

@@ -1,4 +1,5 @@
-//! What was brought in and the subscribers were not told yet: a moment that only a test can make last.
+//! Changes that were brought in and for which the subscribers were not notified yet: a moment that
+//! only a test can extend.
 
 use parking_lot::Mutex;
 
@@ -9,12 +10,12 @@ use crate::sync::ledger::Ledger;
 /// A count, and the paths that moved.
 type MovedPaths = (u64, Option<Vec<TreePath>>);
 
-/// What they will be told, while they wait.
+/// The delayed notifications, while subscribers wait.
 #[derive(Default)]
 pub(super) struct Untold(Mutex<Option<Vec<MovedPaths>>>);
 
 impl Untold {
-    /// Keeps what is to be told, if the subscribers wait.
+    /// Keeps a notification if the subscribers wait.
     pub(super) fn keeps(&self, moved: Moved<'_>) -> bool {
         let mut waiting = self.0.lock();
         if let Some(untold) = &mut *waiting {
@@ -25,12 +26,13 @@ impl Untold {
 }
 
 impl Ledger {
-    /// Has the subscribers wait, as where the thread that tells them has not come to it yet.
+    /// Delays notifications, as if the notifying thread had not run yet.
     pub(crate) fn tell_later(&self) {
         self.0.listeners.untold.0.lock().get_or_insert_default();
     }
 
-    /// Tells the subscribers what they wait for; `any`: without the paths, as where very many have moved.
+    /// Delivers the delayed notifications; with `any`, without the paths, as if very many had
+    /// moved.
     pub(crate) fn tell_now(&self, any: bool) {
         let untold = self.0.listeners.untold.0.lock().take();
         for (count, paths) in untold.unwrap_or_default() {

@@ -1,11 +1,13 @@
-//! Versions that this node keeps to itself, of names that all nodes share: files that are not complete, with the units
-//! they belong to, until a complete version takes their place; those of `ride`, for a while; and all that the programs of
-//! a private mount change.
+//! Versions that this node keeps to itself, under names that all nodes share: incomplete files,
+//! with the units that they belong to, until a complete version replaces them; those of `ride`, for
+//! a while; and all changes of programs on a private mount.
 //!
-//! Such a version is journalled and shown here as any other, and what is not complete is never sent. Owns the table of these paths, and of
-//! what others know of them. Must never let such a version hold back, or outlast, what another node puts under its
-//! name, nor let it go into a commit or a checkpoint. Their contents are held as those of `own`, for no other node has
-//! them. Those of a private mount are not: there the least recently used go, as those of a node without a store.
+//! Such a version is journalled and shown here like any other, and an incomplete file is never
+//! sent. Owns the table of these paths, and what other nodes know of them. Must never let such a
+//! version hold back, or outlast, what another node puts under its name. Must never let it get into
+//! a commit or a checkpoint. Their contents are held like those of `own`, because no other node has
+//! them. Those of a private mount are not held: there the least recently used are evicted, as on a
+//! node without a store.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Bound;
@@ -21,25 +23,27 @@ use crate::stamp::Stamp;
 use crate::sync::ledger::stay_rules::StayRules;
 use crate::sync::ledger::{Ledger, Ordered};
 
-/// Names that a warning names in one run; of further ones only the number is told, by `status`.
+/// The most names that warnings list in one run; for further names, `status` reports only the
+/// number.
 const NAMED_MAX: usize = 1000;
 
 /// A version that stays here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct KeptApart {
-    /// The change that has put or removed it.
+    /// The stamp of the change that has put or removed it.
     pub(super) stamp: Stamp,
     pub(super) why: ApartReason,
-    /// The number of the record.
+    /// The number of its record.
     pub(super) seq: u64,
 }
 
-/// Why others do not know a version.
+/// Why other nodes do not know a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ApartReason {
-    /// It is not complete: its content has failed this check. `None` where it stays with another member of its unit.
+    /// It is incomplete: its content has failed this check. `None` if it stays because of another
+    /// member of its unit.
     Incomplete(Option<Check>),
-    /// It only says that an entry was used, and waits for company (see `ride`).
+    /// It only shows that an entry was used, and waits to be sent with others (see `ride`).
     Used,
     /// The mount was private.
     Private,
@@ -55,38 +59,39 @@ impl KeptApart {
 #[derive(Debug, Default)]
 pub(super) struct Apart {
     paths: BTreeMap<TreePath, KeptApart>,
-    /// How many of them wait for company.
+    /// How many of them wait to be sent with others.
     rides: usize,
     /// How many of them a private mount has changed.
     private: usize,
-    /// What others know of them.
+    /// What other nodes know of them.
     known: Fold,
-    /// Versions that gave way to those of others while the journal still has them, the last of each path: a start must
-    /// not bring them back.
+    /// Versions that were replaced by those of other nodes while the journal still has them, the
+    /// last of each path: a start must not bring them back.
     gone: BTreeMap<TreePath, KeptApart>,
-    /// What has moved since the table was saved.
+    /// The paths that have moved since the table was saved.
     moved: BTreeSet<TreePath>,
-    /// Names of which nothing was said yet, with their records.
+    /// Names that no warning has listed yet, with their records.
     unsaid: Vec<(Seq, TreePath)>,
-    /// Names that a warning has named.
+    /// Names that a warning has listed.
     said: HashSet<TreePath>,
 }
 
-/// A path as the index has it: what is kept with what others know, and what has given way to others.
+/// A path as the index has it: the kept version with what other nodes know, and the version that
+/// was replaced.
 type SavedApart = (Option<(KeptApart, Option<Register>)>, Option<KeptApart>);
 
 impl Apart {
-    /// Reports whether a path shows what others do not know.
+    /// Reports whether a path shows something that other nodes do not know.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         self.paths.contains_key(path)
     }
 
-    /// Returns why others do not know what a path shows.
+    /// Returns why other nodes do not know what a path shows.
     pub(super) fn why(&self, path: &TreePath) -> Option<ApartReason> {
         self.paths.get(path).map(|kept| kept.why)
     }
 
-    /// Reports whether no path shows what others do not know.
+    /// Reports whether no path shows something that other nodes do not know.
     pub(super) fn has_none(&self) -> bool {
         self.paths.is_empty()
     }
@@ -96,29 +101,29 @@ impl Apart {
         self.paths.get(path)
     }
 
-    /// Returns the check that has failed the content of a path.
+    /// Returns the check that the content of a path has failed.
     fn failed(&self, path: &TreePath) -> Option<Check> {
         self.kept(path).and_then(KeptApart::failed)
     }
 
-    /// Counts the paths that wait for company.
+    /// Counts the paths that wait to be sent with others.
     pub(super) fn rides(&self) -> usize {
         self.rides
     }
 
-    /// Reports whether nothing is kept here, and nothing has given way of late.
+    /// Reports whether no version is kept here, and none was replaced recently.
     pub(super) fn is_empty(&self) -> bool {
         self.paths.is_empty() && self.gone.is_empty()
     }
 
-    /// Reports whether a path shows what a private mount has made of it by a change with this stamp.
+    /// Reports whether a path shows the change of a private mount with this stamp.
     pub(super) fn is_private(&self, path: &TreePath, stamp: Stamp) -> bool {
         self.paths
             .get(path)
             .is_some_and(|kept| kept.why == ApartReason::Private && kept.stamp == stamp)
     }
 
-    /// Yields the paths behind one, up to another, that a private mount has changed.
+    /// Yields the paths after one, up to another, that a private mount has changed.
     pub(super) fn private_between<'a>(
         &'a self,
         after: &TreePath,
@@ -131,8 +136,9 @@ impl Apart {
         private.map(|(path, _)| path)
     }
 
-    /// Returns what the index is to have for a path, while it is filled: what others know, if this version came after the
-    /// table was written. The journal still has it.
+    /// Returns the register that the index gets for a path while it is filled: what other nodes
+    /// know, if this version is newer than the table in the index. The journal still has this
+    /// version.
     pub(super) fn filled(&self, path: &TreePath, shown: Register) -> Option<Register> {
         if self.has(path) && self.moved.contains(path) { self.known(path) } else { Some(shown) }
     }
@@ -142,7 +148,7 @@ impl Apart {
         self.private > 0
     }
 
-    /// Counts a version that comes, and one that goes.
+    /// Counts a version that is added, and one that is removed.
     fn count(&mut self, come: Option<ApartReason>, gone: Option<ApartReason>) {
         self.rides += usize::from(come == Some(ApartReason::Used));
         self.rides -= usize::from(gone == Some(ApartReason::Used));
@@ -150,7 +156,7 @@ impl Apart {
         self.private -= usize::from(gone == Some(ApartReason::Private));
     }
 
-    /// Yields the paths that wait for company, from behind one on.
+    /// Yields the paths that wait to be sent with others, after a given one.
     pub(super) fn waiting(&self, after: Option<&TreePath>) -> impl Iterator<Item = &TreePath> {
         let some = self.rides > 0;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
@@ -159,24 +165,26 @@ impl Apart {
         used.map(|(path, _)| path)
     }
 
-    /// Returns what others know of a path that shows something else.
+    /// Returns what other nodes know of a path that shows something else.
     pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
         self.known.register(path)
     }
 
-    /// Reports whether a content is in what others know of a path that shows something else.
+    /// Reports whether a content is part of what other nodes know of a path that shows something
+    /// else.
     pub(super) fn uses(&self, digest: &Digest) -> bool {
         self.known.uses(digest)
     }
 
-    /// Returns where it is kept what others know of a path that shows something else, with that.
+    /// Returns the fold that keeps what other nodes know of a path that shows something else, with
+    /// the register of that path.
     pub(super) fn known_mut(&mut self, path: &TreePath) -> Option<(&mut Fold, Option<Register>)> {
         let known = self.paths.contains_key(path).then(|| self.known.register(path))?;
         self.moved.insert(path.clone());
         Some((&mut self.known, known))
     }
 
-    /// Notes a change that others know, or will.
+    /// Notes a change that other nodes know, or will know.
     pub(super) fn hear(&mut self, change: &Change) {
         if self.has(&change.path) {
             self.known.apply(change, Time::default());
@@ -184,7 +192,8 @@ impl Apart {
         }
     }
 
-    /// Notes that a path shows what others do not know. `known` is what they do, where it has shown that before.
+    /// Notes that a path shows something that other nodes do not know. `known` is what they know,
+    /// if the path showed that before.
     pub(super) fn begin(&mut self, path: &TreePath, kept: KeptApart, known: Option<Register>) {
         let before = self.paths.insert(path.clone(), kept);
         self.count(Some(kept.why), before.map(|before| before.why));
@@ -194,19 +203,19 @@ impl Apart {
         self.moved.insert(path.clone());
     }
 
-    /// Notes that others know what a path shows, or will.
+    /// Notes that other nodes know what a path shows, or will know it.
     pub(super) fn leave(&mut self, path: &TreePath) {
         let before = self.paths.remove(path);
         self.count(None, before.map(|before| before.why));
         self.known.reset(path, None);
         self.moved.insert(path.clone());
         if self.paths.is_empty() {
-            // With what it has noted of directories.
+            // This also drops what it has noted of directories.
             self.known = Fold::new();
         }
     }
 
-    /// Forgets a path because others have put something there.
+    /// Forgets a path because another node has put something there.
     fn leave_to_others(&mut self, path: &TreePath) {
         if let Some(kept) = self.paths.get(path) {
             self.gone.insert(path.clone(), *kept);
@@ -214,9 +223,10 @@ impl Apart {
         self.leave(path);
     }
 
-    /// Reports whether a change that stays here has given way to others, before the journal let go of it.
+    /// Reports whether a change that stays here was replaced by one of another node before the
+    /// journal released it.
     pub(super) fn is_gone(&self, change: &Change) -> bool {
-        // Attributes go with the version that they belong to.
+        // Attributes follow the version that they belong to.
         let stamp = match &change.op {
             Op::Attrs { of, .. } => *of,
             Op::Put(_) | Op::Remove => change.stamp,
@@ -224,7 +234,7 @@ impl Apart {
         self.gone.get(&change.path).is_some_and(|gone| stamp <= gone.stamp)
     }
 
-    /// Forgets what has given way up to `acked`, the last record that the journal has let go of.
+    /// Forgets replaced versions up to `acked`, the last record that the journal has released.
     fn forget_gone(&mut self, acked: Seq) {
         let moved = &mut self.moved;
         self.gone.retain(|path, gone| {
@@ -236,13 +246,13 @@ impl Apart {
         });
     }
 
-    /// Takes the paths of which something has moved since the table was saved.
+    /// Takes the paths that have moved since the table was saved.
     pub(super) fn take_moved(&mut self, acked: Seq) -> BTreeSet<TreePath> {
         self.forget_gone(acked);
         std::mem::take(&mut self.moved)
     }
 
-    /// Writes what the table says of a path.
+    /// Writes the table's entry of a path.
     pub(super) fn save_path(&self, path: &TreePath, batch: &mut FactBatch) {
         let kept = self.paths.get(path).map(|kept| (*kept, self.known(path)));
         let saved: SavedApart = (kept, self.gone.get(path).copied());
@@ -252,7 +262,8 @@ impl Apart {
         batch.apart(path, &postcard::to_stdvec(&saved).expect("registers always encode"));
     }
 
-    /// Writes all of the table for the index that is filled anew. Registers come with those of all paths.
+    /// Writes the whole table for an index that is filled again. Registers are written with those
+    /// of all paths.
     pub(super) fn save_again(&mut self, acked: Seq, batch: &mut FactBatch) {
         self.forget_gone(acked);
         self.moved.clear();
@@ -262,7 +273,8 @@ impl Apart {
         }
     }
 
-    /// Says which files stay here, of the records up to one: once for each name, and not of what is whole by now.
+    /// Warns which files stay here, for the records up to one: once for each name, and not for
+    /// files that are complete by now.
     pub(super) fn say(&mut self, upto: Seq) {
         let unsaid = std::mem::take(&mut self.unsaid);
         let (ripe, rest): (Vec<_>, _) = unsaid.into_iter().partition(|(seq, _)| *seq <= upto);
@@ -282,14 +294,14 @@ impl Apart {
 }
 
 impl Outbox {
-    /// Returns a path with those that stay here because of the same version of its unit.
+    /// Returns a path, with the paths that stay here because of the same version of its unit.
     pub(in crate::sync::ledger) fn with_unit(
         &self,
         rules: &StayRules,
         path: &TreePath,
     ) -> Vec<TreePath> {
         let Some(kept) = self.apart.kept(path) else { return vec![path.clone()] };
-        // One record may have versions of several units, under one stamp.
+        // One record may have versions of several units under one stamp.
         let FileKind::Unit(part) = rules.classify(path).kind else {
             return vec![path.clone()];
         };
@@ -312,7 +324,7 @@ impl Ledger {
         order.outbox.apart.paths.values().filter(|kept| kept.failed().is_some()).count() as u64
     }
 
-    /// Brings a change that stays here into the namespace.
+    /// Applies a change that stays here to the namespace.
     pub(in crate::sync::ledger) fn apply_apart(
         &self,
         order: &mut Ordered,
@@ -342,7 +354,7 @@ impl Ledger {
         }
     }
 
-    /// Brings a change of a private mount into the namespace.
+    /// Applies a change of a private mount to the namespace.
     fn apply_private(
         &self,
         order: &mut Ordered,
@@ -354,13 +366,13 @@ impl Ledger {
         let shown = self.show_apart(order, fold, (seq, change), ApartReason::Private, now);
         let known = || order.outbox.apart.known(path).is_some_and(|known| known.entry.is_some());
         if shown && change.op == Op::Remove && !known() {
-            // There is nothing that it hides.
+            // It hides nothing.
             self.give_up(order, fold, path, now);
         }
     }
 
-    /// Applies a change that others do not get, or not yet. Reports whether the path shows it now: a record that is read
-    /// again at a start may be older than what took its place.
+    /// Applies a change that other nodes do not get, or not yet. Reports whether the path shows it
+    /// now: a record that is read again at a start may be older than what has replaced it.
     pub(super) fn show_apart(
         &self,
         order: &mut Ordered,
@@ -390,7 +402,7 @@ impl Ledger {
         true
     }
 
-    /// Keeps the content of a path, unless the mount was private.
+    /// Keeps the content of a path from eviction, unless the mount was private.
     fn hold_apart(&self, order: &mut Ordered, fold: &Fold, path: &TreePath, why: ApartReason) {
         match why {
             ApartReason::Private => self.set_own(order, fold, path, None),
@@ -398,7 +410,8 @@ impl Ledger {
         }
     }
 
-    /// Notes that a change of a path was applied that is sent: what was kept there may be gone.
+    /// Notes that a change of a path was applied that will be sent. It may have replaced a kept
+    /// version.
     pub(in crate::sync::ledger) fn replace_apart(
         &self,
         order: &mut Ordered,
@@ -415,8 +428,9 @@ impl Ledger {
         self.set_own(order, fold, &change.path, None);
     }
 
-    /// Takes a change of another node at a path that shows what others do not know. Returns the paths that moved: a
-    /// version of others takes the place of one that stays here, with all of its unit.
+    /// Takes a change of another node at a path that shows something which other nodes do not know.
+    /// Returns the paths that moved: a version of another node replaces one that stays here,
+    /// together with all of its unit.
     pub(in crate::sync::ledger) fn hear_apart(
         &self,
         order: &mut Ordered,
@@ -447,7 +461,7 @@ impl Ledger {
         moved
     }
 
-    /// Shows at a path what others know of it.
+    /// Shows at a path what other nodes know of it.
     pub(in crate::sync::ledger) fn give_up(
         &self,
         order: &mut Ordered,
@@ -466,12 +480,13 @@ impl Ledger {
         self.set_own(order, fold, path, None);
     }
 
-    /// Puts what stays here over a namespace that takes the place of this one, unless others have put something since.
+    /// Applies the versions that stay here to a namespace that replaces this one, unless other
+    /// nodes have put something since.
     pub(super) fn keep_apart(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
         let paths: Vec<TreePath> = order.outbox.apart.paths.keys().cloned().collect();
         let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
         let is_newer = |path: &TreePath| {
-            // Of two versions that say when an entry was used, the later one stays.
+            // Of two versions that note when an entry was used, the later one stays.
             let than = match order.outbox.apart.kept(path) {
                 Some(kept) if kept.why == ApartReason::Used => Some(kept.stamp),
                 _ => stamp_of(&order.outbox.apart.known(path)),
@@ -496,7 +511,7 @@ impl Ledger {
         }
     }
 
-    /// Brings back what the index has kept of the table.
+    /// Restores the table from the index.
     pub(in crate::sync::ledger) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
         let mut order = self.0.order.lock();
         let fold = self.0.fold.read();

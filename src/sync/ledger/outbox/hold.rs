@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::queue::Hold;
 use crate::sync::ledger::Ledger;
 
-/// How long a record is held back at most.
+/// The longest time for which a record is held back.
 pub const HOLD_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps a record, and all that follows it, from the remote until it is released or dropped, for at
-/// most [`HOLD_MAX`].
+/// Keeps a record, and all later ones, from the remote until it is released or dropped, for at most
+/// [`HOLD_MAX`].
 #[derive(Debug)]
 pub struct HoldToken {
     ledger: Ledger,
@@ -21,7 +21,7 @@ impl HoldToken {
         Self { ledger, hold }
     }
 
-    /// Lets the record go.
+    /// Releases the record.
     pub fn release(self) {}
 }
 

@@ -1,7 +1,7 @@
 //! The verdict on a record: which of its changes stay here.
 //!
-//! Owns that decision, which a start has to repeat from what the record says. Must never part the members of a unit that one
-//! record has put.
+//! Owns that decision. A start must be able to repeat it from the contents of the record. Must
+//! never separate the members of a unit that one record has put.
 
 use std::collections::HashSet;
 
@@ -14,25 +14,25 @@ use crate::sync::ledger::stay_rules::StayRules;
 /// Which changes of a record stay here.
 #[derive(Debug, Default)]
 pub(in crate::sync::ledger) struct Stays {
-    /// One for each change; empty where none does.
+    /// One flag for each change; empty if none stays.
     each: Vec<bool>,
-    /// Why they do, for the record.
+    /// Why they stay, for the record.
     pub(in crate::sync::ledger) note: Note,
 }
 
-/// The changes of a record, by what becomes of them.
+/// The changes of a record, by where they go.
 #[derive(Debug, Default)]
 pub(in crate::sync::ledger) struct Split {
-    /// They are sent.
+    /// Changes that are sent.
     pub(in crate::sync::ledger) changes: Vec<Change>,
-    /// They stay here because of their names.
+    /// Changes that stay here because of their names.
     pub(in crate::sync::ledger) own: Vec<Change>,
-    /// They stay here because of what they put.
+    /// Changes that stay here because of what they put.
     pub(in crate::sync::ledger) apart: Vec<Change>,
 }
 
 impl Stays {
-    /// Reports whether the change with a number stays here.
+    /// Reports whether the change at this index stays here.
     pub(in crate::sync::ledger) fn has(&self, number: usize) -> bool {
         self.each.get(number).copied().unwrap_or(false)
     }
@@ -54,8 +54,8 @@ impl Stays {
 }
 
 impl Outbox {
-    /// Decides which changes of a record stay here: what is not complete, with the unit it belongs to, and attributes of
-    /// what stays; on a private mount all.
+    /// Decides which changes of a record stay here: incomplete files, with their units, and
+    /// attributes of versions that stay; on a private mount, all changes.
     pub(in crate::sync::ledger) fn judge(
         &self,
         rules: &StayRules,
@@ -82,7 +82,8 @@ impl Outbox {
                 }
                 Op::Attrs { of, .. } => {
                     let kept = self.apart.kept(&change.path);
-                    // Others may have the version whose attributes a private mount has changed.
+                    // Other nodes may have the version whose attributes a private mount has
+                    // changed.
                     let known = |kept: &KeptApart| {
                         let known = self.apart.known(&change.path).map(|known| known.stamp);
                         kept.why == ApartReason::Private && known == Some(*of)

@@ -1,12 +1,14 @@
-//! What need not be sent, because others have it: the same bytes under the same name, or a later version.
+//! Changes that need not be sent, because other nodes have them: the same bytes under the same
+//! name, or a later version.
 //!
-//! Owns the question, just before a batch is uploaded, and the memory of what was left out for being the same. Must never
-//! leave out a part of what belongs together, nor what would live longer if it were sent, nor go by what others do not
-//! know, such as a version that stays on this node.
+//! Owns this decision, just before a batch is uploaded, and the memory of the changes that were
+//! omitted because they were the same. Must never omit only a part of what belongs together. Must
+//! never omit a change whose entry would live longer if it were sent. Must never rely on what other
+//! nodes do not know, such as a version that stays on this node.
 //!
-//! What is left out counts as remote. The version of the others is shown from then on, with its times. It was made before
-//! ours; a change of a third node that was made in between and arrives later would have lost to ours. Then ours is
-//! sent after all.
+//! An omitted change counts as remote. The version of the other nodes is shown from then on, with
+//! its times. It was made before ours. A change of a third node may have been made in between and
+//! arrive later. It would have lost to ours, so ours is then sent after all.
 //!
 //! Keeps P7 one-winner.
 
@@ -25,27 +27,28 @@ use crate::sync::ledger::reliance::Reliance;
 use crate::sync::ledger::{Ledger, Moved, Ordered};
 use crate::sync::times::LOG_GRACE;
 
-/// The log must have been listed so short a time ago: what it shows may have been removed since.
+/// The log must have been listed at most this long ago: what it shows may have been removed since.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
-/// A time that is so near to that of the change says when the file was written, and was given by no program.
+/// If the time of an entry is this near to that of the change, it is the time of writing, and no
+/// program has set it.
 const WRITTEN_WITHIN_MS: u64 = 60_000;
-/// Paths of which it is remembered what was left out, and for how long.
+/// How many paths with omitted changes are remembered, and for how long.
 const LEFT_OUT_MAX: usize = 10_000;
 const LEFT_OUT_FOR: Duration = LOG_GRACE;
 
-/// Changes that were left out together, because others had all of it.
+/// Changes that were omitted together, because other nodes had all of them.
 #[derive(Debug)]
 struct NeedlessGroup {
     changes: Vec<Change>,
-    /// When, by the monotonic clock.
+    /// When they were omitted, by the monotonic clock.
     at: Duration,
 }
 
-/// What was left out, the last of each path.
+/// The omitted changes, the last of each path.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
     paths: HashMap<TreePath, Arc<NeedlessGroup>>,
-    /// The paths in the order in which they came; one may be here more than once.
+    /// The paths in the order in which they were added; one may be here more than once.
     order: VecDeque<(TreePath, Arc<NeedlessGroup>)>,
 }
 
@@ -66,8 +69,8 @@ impl LeftOut {
         }
     }
 
-    /// Looks at a change of another node that is shown now. Returns what was left out at its path if that is the later of
-    /// the two.
+    /// Checks a change of another node that is shown now. Returns the changes that were omitted at
+    /// its path, if they are later.
     pub(super) fn hear(&mut self, change: &Change) -> Option<Vec<Change>> {
         if matches!(change.op, Op::Attrs { .. }) {
             return None;
@@ -86,26 +89,26 @@ impl LeftOut {
     }
 }
 
-/// What came of leaving changes out.
+/// The result of omitting changes.
 #[derive(Debug, Default)]
 struct Gone {
     /// The paths that show another version now.
     moved: Vec<TreePath>,
-    /// Another node has written one of them at the same time.
+    /// Whether another node has written one of them at the same time.
     met: bool,
 }
 
 /// Why a change need not be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Needless {
-    /// Others know a later version, to which it would lose.
+    /// Other nodes know a later version, to which it would lose.
     Superseded,
-    /// Others have the same.
+    /// Other nodes have the same.
     Same,
 }
 
 impl Outbox {
-    /// Returns the groups of a batch of which nothing need be sent by the node `own`.
+    /// Returns the groups of a batch that the node `own` need not send at all.
     fn needless(
         &self,
         fold: &Fold,
@@ -131,7 +134,7 @@ impl Outbox {
         groups.into_iter().filter_map(|(of, why)| Some((of, why?))).collect()
     }
 
-    /// Says why a change need not be sent, for itself; `together` with others.
+    /// Returns why a single change need not be sent; `together` with others.
     fn why_needless(
         &self,
         fold: &Fold,
@@ -140,7 +143,8 @@ impl Outbox {
         (reliance, own): (&Reliance, NodeId),
     ) -> Option<Needless> {
         let path = &change.path;
-        // A later or an earlier change of ours, which others do not know yet, would be taken for theirs or lost.
+        // With a later or an earlier change of ours, which other nodes do not know yet, it would be
+        // taken for theirs or lost.
         let all_here = batch.paths.get(path).copied() == Some(self.queue.changes(path));
         if !all_here || batch.rides.contains(path) || self.apart.has(path) || self.touched.has(path)
         {
@@ -151,12 +155,13 @@ impl Outbox {
         if known.stamp > of {
             return Some(Needless::Superseded);
         }
-        // A commit of ours was never read: should it be damaged in the store, to write its files again has to heal that.
+        // This node never reads its own commits. If one is damaged in the store, writing its files
+        // again must repair that.
         if known.stamp == of || known.stamp.node == own {
             return None;
         }
         if change.op == Op::Remove {
-            // Alone it also removes what is older and has not arrived.
+            // A removal on its own also removes older changes that have not arrived yet.
             return (together && known.entry.is_none()).then_some(Needless::Same);
         }
         let shown = fold.register(path).filter(|shown| shown.stamp == of)?;
@@ -165,8 +170,9 @@ impl Outbox {
 }
 
 impl Ledger {
-    /// Leaves out of a batch what others have, as the last list of the log tells. The members of a unit that one record
-    /// has put go together or not at all. Reports whether another node has written some of it at the same time.
+    /// Omits from a batch what other nodes have according to the last list of the log. The members
+    /// of a unit that one record has put are omitted together or not at all. Reports whether
+    /// another node has written some of it at the same time.
     pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
         if batch.changes.is_empty() || !self.0.reliance.has_listed(LISTED_WITHIN) {
             return false;
@@ -204,7 +210,7 @@ impl Ledger {
         met
     }
 
-    /// Takes changes off the way to the remote, and shows what others know instead.
+    /// Removes changes from the queue for the remote, and shows what other nodes know instead.
     fn leave_out(
         &self,
         order: &mut Ordered,
@@ -216,7 +222,7 @@ impl Ledger {
         let mut groups: BTreeMap<Stamp, Vec<Change>> = BTreeMap::new();
         for change in out {
             let path = &change.path;
-            // Attributes go with the content that they belong to, and have come off with it.
+            // Attributes follow the content that they belong to, and were removed with it.
             if let Some(count) = batch.paths.remove(path)
                 && let Some(known) = order.outbox.queue.committed(path)
             {
@@ -233,13 +239,14 @@ impl Ledger {
         }
         let at = self.0.clock.mono();
         for changes in groups.into_values() {
-            tracing::debug!(changes = changes.len(), path = %changes[0].path, "others have it");
+            tracing::debug!(changes = changes.len(), path = %changes[0].path, "other nodes have these changes");
             order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
         }
         gone
     }
 
-    /// Publishes again what was left out, because a change of another node would have lost to it. Returns the paths.
+    /// Publishes omitted changes again, because a change of another node would have lost to them.
+    /// Returns the paths.
     pub(in crate::sync::ledger) fn put_again(
         &self,
         order: &mut Ordered,
@@ -248,7 +255,7 @@ impl Ledger {
         match self.try_again(order, changes) {
             Ok(paths) => paths,
             Err(error) => {
-                tracing::warn!(error = %error.chain(), "what others have removed is not published again");
+                tracing::warn!(error = %error.chain(), "omitted changes could not be published again");
                 Vec::new()
             }
         }
@@ -271,7 +278,8 @@ impl Ledger {
     }
 }
 
-/// Reports whether what others know of a path would live no longer if it were published again, and can be had.
+/// Reports whether publishing again would not extend the life of what other nodes know of a path,
+/// and its bytes can be obtained.
 fn lasts(reliance: &Reliance, fold: &Fold, known: &Register) -> bool {
     let content = known.entry.as_ref().and_then(Entry::content);
     match content.filter(|(_, size)| *size > 0) {
@@ -282,8 +290,8 @@ fn lasts(reliance: &Reliance, fold: &Fold, known: &Register) -> bool {
     }
 }
 
-/// Returns the stamp by which changes belong together: that of a unit's members in one record, or of the content whose
-/// attributes a change is.
+/// Returns the stamp that groups changes: that of a unit's members in one record, or that of the
+/// content to which attributes belong.
 fn group_of(change: &Change) -> Stamp {
     match &change.op {
         Op::Attrs { of, .. } => *of,
@@ -302,7 +310,7 @@ fn is_alike_put(ours: &Change, theirs: &Change) -> bool {
     register(ours).zip(register(theirs)).is_some_and(|(ours, theirs)| is_alike(&ours, &theirs))
 }
 
-/// Reports whether two versions are the same but for the times at which they were written, and for how long they took.
+/// Reports whether two versions are the same except for when, and for how long, they were written.
 fn is_alike(shown: &Register, known: &Register) -> bool {
     let (Some(ours), Some(theirs)) = (&shown.entry, &known.entry) else { return false };
     let Attrs { mtime, atime, took_ms, .. } = theirs.attrs;
@@ -311,7 +319,7 @@ fn is_alike(shown: &Register, known: &Register) -> bool {
     same && Entry { attrs, ..ours.clone() } == *theirs
 }
 
-/// Reports whether the time of an entry is that at which it was written, and none that a program gave it.
+/// Reports whether the time of an entry is the time of writing, and no program has set it.
 fn is_written(register: &Register) -> bool {
     register.entry.as_ref().is_some_and(|entry| {
         let Time { secs, nanos } = entry.attrs.mtime;

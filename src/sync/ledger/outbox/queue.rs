@@ -1,7 +1,7 @@
 //! The queue: records that are in the journal and not yet remote, oldest first.
 //!
-//! Owns what is known of every path with changes in the queue, which decides what need not be sent at
-//! all. Must never reorder or split a record.
+//! Owns what is known of every path with changes in the queue. This decides which changes need not
+//! be sent at all. Must never reorder or split a record.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use crate::sync::batch::{Batch, Taken};
 const BATCH_CHANGES_MAX: usize = 4096;
 /// The most bytes of content that a batch collects; a single record may put more.
 const BATCH_BYTES_MAX: u64 = 64 << 20;
-/// The most bytes that the changes of a batch may take in a commit, roughly.
+/// The most bytes that the changes of a batch may take in a commit, approximately.
 const BATCH_META_BYTES_MAX: u64 = 16 << 20;
-/// Smaller contents go into packs.
+/// Contents smaller than this are stored in packs.
 pub(in crate::sync) const PACKED_BELOW_BYTES: u64 = 1 << 20;
 
-/// What a record weighs.
+/// The size of a record.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::sync::ledger) struct Weight {
     changes: usize,
-    /// Content of all files.
+    /// The content of all files.
     bytes: u64,
-    /// Content of the files that go into packs.
+    /// The content of the files that are stored in packs.
     packed: u64,
     /// The changes themselves.
     pub(in crate::sync::ledger) meta: u64,
@@ -94,7 +94,7 @@ fn entry_bytes(entry: &Entry) -> u64 {
     target + entry.attrs.xattr_bytes() as u64
 }
 
-/// Whether a held record may go.
+/// Whether a held record may be sent.
 #[derive(Debug, Clone)]
 pub(in crate::sync::ledger) struct Hold(Arc<AtomicBool>);
 
@@ -125,15 +125,16 @@ struct WaitingRecord {
 /// What is known of a path with changes in the queue.
 #[derive(Debug, Default)]
 struct Trail {
-    /// Changes of it in the queue or on their way.
+    /// How many changes of it are in the queue or in flight.
     changes: u32,
-    /// Others know something of it, or are about to: nothing of it may be kept from them.
+    /// Whether other nodes know something of it, or are about to: then no change of it may be
+    /// omitted.
     known: bool,
     /// The tombstone that was there before the first of the changes.
     before: Option<Register>,
 }
 
-/// What the queue holds for the publisher.
+/// What the publisher can take from the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::sync) enum Outlook {
     /// Nothing can be taken.
@@ -151,7 +152,7 @@ pub(super) struct Queue {
     waiting: VecDeque<WaitingRecord>,
     weight: Weight,
     paths: HashMap<TreePath, Trail>,
-    /// Of the paths with changes in the queue, what others know of them; nothing where they know
+    /// What other nodes know of the paths with changes in the queue; no register if they know
     /// nothing.
     committed: Fold,
     /// Records and bytes of batches that were taken and are not yet remote, with the time of the
@@ -160,8 +161,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Notes that a change is about to be applied and queued. `register` is what others know of its path, and
-    /// `known` whether they know of an entry there.
+    /// Notes that a change is about to be applied and queued. `register` is what other nodes know
+    /// of its path, and `known` is whether they know of an entry there.
     pub(super) fn track(&mut self, change: &Change, register: Option<Register>, known: bool) {
         let trail = self.paths.entry(change.path.clone()).or_insert_with(|| {
             if let Some(register) = &register {
@@ -172,7 +173,8 @@ impl Queue {
         trail.changes += 1;
     }
 
-    /// Notes that others know something of a path. Returns whether it has changes in the queue.
+    /// Notes that other nodes know something of a path. Returns whether it has changes in the
+    /// queue.
     pub(super) fn touch(&mut self, path: &TreePath) -> bool {
         self.paths.get_mut(path).is_some_and(|trail| {
             trail.known = true;
@@ -180,8 +182,8 @@ impl Queue {
         })
     }
 
-    /// Forgets what a path was taken to be for others, because the run before may have kept there what
-    /// it had not sent: what the queue holds has one of these stamps.
+    /// Forgets what other nodes were taken to know of a path if it has one of the `queued` stamps:
+    /// the earlier run may have kept changes there that it had not sent.
     pub(super) fn disown(&mut self, path: &TreePath, queued: &HashSet<Stamp>) {
         let Some(mut register) = self.committed.register(path) else { return };
         if queued.contains(&register.stamp) {
@@ -192,7 +194,8 @@ impl Queue {
         }
     }
 
-    /// Notes a change that others know of a path, if it has changes in the queue. Returns whether it has.
+    /// Notes a change that other nodes know of a path, if it has changes in the queue. Returns
+    /// whether it has.
     pub(super) fn hear(&mut self, change: &Change) -> bool {
         let waits = self.touch(&change.path);
         if waits {
@@ -201,17 +204,18 @@ impl Queue {
         waits
     }
 
-    /// Returns what others know of a path with changes in the queue.
+    /// Returns what other nodes know of a path with changes in the queue.
     pub(super) fn committed(&self, path: &TreePath) -> Option<Register> {
         self.committed.register(path)
     }
 
-    /// Reports whether a content is in what others know of a path with changes in the queue.
+    /// Reports whether a content is part of what other nodes know of a path with changes in the
+    /// queue.
     pub(super) fn uses(&self, digest: &Digest) -> bool {
         self.committed.uses(digest)
     }
 
-    /// Notes that others know something else of a path with changes in the queue than was thought.
+    /// Corrects what other nodes know of a path with changes in the queue.
     pub(super) fn rebase(&mut self, path: &TreePath, committed: Option<Register>) {
         self.touch(path);
         self.committed.reset(path, committed);
@@ -227,12 +231,12 @@ impl Queue {
         self.paths.keys().cloned().collect()
     }
 
-    /// Reports whether a path has changes in the queue that others need not ever hear of.
+    /// Reports whether a path has changes in the queue that other nodes may never need.
     pub(super) fn is_private(&self, path: &TreePath) -> bool {
         self.paths.get(path).is_some_and(|trail| !trail.known)
     }
 
-    /// Counts the changes of a path that wait or are on their way.
+    /// Counts the changes of a path that wait or are in flight.
     pub(super) fn changes(&self, path: &TreePath) -> u32 {
         self.paths.get(path).map_or(0, |trail| trail.changes)
     }
@@ -254,7 +258,8 @@ impl Queue {
         self.waiting.push_back(WaitingRecord { seq, changes, weight, at, hold });
     }
 
-    /// Says whether there is something to take. `enough` are the bytes for packs that make a batch.
+    /// Returns whether there is something to take. `enough` is the number of bytes for packs that
+    /// make a batch.
     pub(super) fn outlook(&self, now: Duration, enough: u64, hold_max: Duration) -> Outlook {
         let Some(first) = self.waiting.front() else { return Outlook::Nothing };
         if let Some(left) = first.held(now, hold_max) {
@@ -286,14 +291,14 @@ impl Queue {
         Some(Taken { upto, records, bytes: sum.bytes, changes })
     }
 
-    /// Takes a batch without records, for what is to be said beside changes.
+    /// Takes a batch without records, for amendments without changes.
     pub(super) fn take_nothing(&mut self, now: Duration) -> Taken {
         self.flying.push_back((0, 0, now));
         Taken { upto: Seq(0), records: 0, bytes: 0, changes: Vec::new() }
     }
 
-    /// Leaves out of a batch what no other node needs: paths that were made and removed in it.
-    /// Returns how the fold is to be set back for them: the path, the removal, what was there before.
+    /// Omits from a batch what no other node needs: paths that were created and removed in it.
+    /// Returns how to reset the fold for them: the path, the removal, and what was there before.
     pub(super) fn settle(&mut self, batch: &mut Batch) -> Vec<(TreePath, Stamp, Option<Register>)> {
         let mut resets = Vec::new();
         for change in &batch.changes {
@@ -306,7 +311,7 @@ impl Queue {
                 self.let_go(&change.path, count);
             }
         }
-        // What is left are the paths that are sent.
+        // The remaining paths are those that are sent.
         batch.changes.retain(|change| batch.paths.contains_key(&change.path));
         for path in batch.paths.keys() {
             self.touch(path);
@@ -314,7 +319,7 @@ impl Queue {
         resets
     }
 
-    /// Notes that so many changes of a path are remote, or need not be.
+    /// Notes that `count` changes of a path are remote, or need not be.
     pub(super) fn let_go(&mut self, path: &TreePath, count: u32) {
         let Some(trail) = self.paths.get_mut(path) else { return };
         trail.changes = trail.changes.saturating_sub(count);
@@ -334,20 +339,20 @@ impl Queue {
             self.let_go(path, *count);
         }
         if self.paths.is_empty() {
-            // With what it has noted of directories.
+            // This also drops what it has noted of directories.
             self.committed = Fold::new();
         }
     }
 
-    /// Returns records, bytes, and the time of the oldest record.
+    /// Returns the numbers of records and bytes, and the time of the oldest record.
     pub(super) fn totals(&self) -> (u64, u64, Option<Duration>) {
         let flying = self.flying.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let oldest = self.flying.front().map(|one| one.2).or(self.waiting.front().map(|w| w.at));
         (flying.0 + self.waiting.len() as u64, flying.1 + self.weight.bytes, oldest)
     }
 
-    /// Counts the records that wait to be taken, those of them that are held, and those that were taken. What comes after
-    /// a held one waits for it, and counts as held.
+    /// Counts the records that wait to be taken, the held ones among them, and the records that
+    /// were taken. Records after a held one wait for it, and count as held.
     pub(super) fn stages(&self, now: Duration, hold_max: Duration) -> (u64, u64, u64) {
         let waiting = self.waiting.len() as u64;
         let held = self.waiting.front().is_some_and(|first| first.held(now, hold_max).is_some());
@@ -355,19 +360,19 @@ impl Queue {
         if held { (0, waiting, taken) } else { (waiting, 0, taken) }
     }
 
-    /// Counts the bytes of the changes that wait, roughly.
+    /// Counts the bytes of the changes that wait, approximately.
     pub(super) fn meta(&self) -> u64 {
         self.weight.meta
     }
 
-    /// Lets everything go that is held.
+    /// Releases all held records.
     pub(super) fn release_all(&mut self) {
         self.waiting.iter().filter_map(|waiting| waiting.hold.as_ref()).for_each(Hold::release);
     }
 }
 
 impl WaitingRecord {
-    /// Returns how much longer it is held, if it is.
+    /// Returns how much longer the record is held, if it is.
     fn held(&self, now: Duration, hold_max: Duration) -> Option<Duration> {
         let hold = self.hold.as_ref().filter(|hold| hold.holds())?;
         let left = (self.at + hold_max).saturating_sub(now);

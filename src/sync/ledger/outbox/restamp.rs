@@ -1,10 +1,12 @@
-//! Late changes: those that were published here long before they can be sent, and those whose stamps are far ahead.
+//! Late changes: those that were published here long before they can be sent, and those whose
+//! stamps are far ahead.
 //!
-//! Other nodes may have forgotten a tombstone that such a change should meet. So it goes under a new stamp,
-//! unless another node has changed the path meanwhile: then it is lost to that, as it would have been. A node whose
-//! clock was far ahead before it learned the store's time has made stamps that no node could replace for as long.
-//! Such changes go under new ones too. Owns both decisions. Must never let a change of ours go before one that was
-//! published before it.
+//! Other nodes may have forgotten a tombstone that should override such a change. So the change is
+//! sent under a new stamp, unless another node has changed the path meanwhile; then that change
+//! wins, as it would have before. If a node's clock was far ahead before it learned the store's
+//! time, its stamps would win over those of all nodes for that long. Such changes are sent under
+//! new stamps, too. Owns both decisions. Must never let a change of ours be ordered before one that
+//! was published before it.
 
 use std::collections::HashMap;
 
@@ -14,20 +16,20 @@ use crate::stamp::{MAX_AHEAD_MS, Stamp};
 use crate::sync::batch::Batch;
 use crate::sync::ledger::{Ledger, Ordered};
 
-/// What is known while late changes go.
+/// The state while late changes are being sent.
 #[derive(Debug, Default)]
 pub(super) struct Restamp {
-    /// The last record that was published when the first late one went: all up to it get new stamps, so that
-    /// they stay in their order.
+    /// The last record that was published when the first late one was sent: all records up to it
+    /// get new stamps, so that they stay in order.
     upto: Seq,
-    /// The new stamps of contents, which attribute changes name.
+    /// The new stamps of contents, by the old ones that attribute changes name.
     anew: HashMap<Stamp, Stamp>,
 }
 
 impl Restamp {
-    /// Returns the stamp that a content has now: it may have got a new one more than once.
+    /// Returns the present stamp of a content: it may have got a new one more than once.
     fn now_of(&self, mut stamp: Stamp) -> Stamp {
-        // Each was made after the one before and never again, so this ends.
+        // Each new stamp is made after the one before and never again, so this ends.
         while let Some(anew) = self.anew.get(&stamp) {
             stamp = *anew;
         }
@@ -36,25 +38,25 @@ impl Restamp {
 }
 
 impl Ledger {
-    /// Reports whether a batch has to be stamped anew before it is sent.
+    /// Reports whether a batch needs new stamps before it is sent.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
         !batch.changes.is_empty()
             && (self.0.order.lock().outbox.late.is_some() || self.has_late(batch))
     }
 
-    /// Reports whether a batch has a change that has to be stamped anew, whatever became of those before it.
+    /// Reports whether a batch has a change that needs a new stamp, regardless of earlier batches.
     pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
         batch.changes.iter().any(|change| self.0.reliance.is_late(change.stamp))
     }
 
-    /// Stamps the changes of a batch anew, and leaves out those whose path another node has changed since.
-    /// The log must have been folded completely just before.
+    /// Gives the changes of a batch new stamps, and omits those whose path another node has changed
+    /// since. The log must have been folded completely just before.
     pub(in crate::sync) fn stamp_anew(&self, batch: &mut Batch) {
         let mut order = self.0.order.lock();
         let mut fold = self.0.fold.write();
         let last = self.0.disk.journal.last();
         let (now_ms, near_ms) = (self.now_ms(), self.now_ms().saturating_add(MAX_AHEAD_MS));
-        // To look through the namespace takes its time, and is needed once.
+        // Searching the namespace takes time, and is needed once.
         if self.0.identity.stamps().is_far_ahead(now_ms) {
             self.0
                 .identity
@@ -70,7 +72,7 @@ impl Ledger {
             let here = batch.paths.get(&change.path).copied().unwrap_or(0);
             let more = order.outbox.queue.changes(&change.path) > here;
             let goes = match order.outbox.apart.known_mut(&change.path) {
-                // What is shown stays here, whatever others are told.
+                // The shown version stays here, whatever is sent to other nodes.
                 Some((known, register)) => {
                     self.stamp_one(known, &mut late, register, &mut change, more)
                 }
@@ -93,8 +95,8 @@ impl Ledger {
         );
     }
 
-    /// Finds out whether late changes are among what the journal has kept, or were when the run before ended:
-    /// then all of it gets new stamps, because some of it may have had them already.
+    /// Checks whether late changes are among the records of the journal, or were when the earlier
+    /// run ended. If so, all records get new stamps, because some may have got them already.
     pub(in crate::sync::ledger) fn find_late(&self, order: &mut Ordered, records: &[Record]) {
         let upto = self.0.disk.journal.last();
         let changes = records.iter().flat_map(|record| &record.changes);
@@ -105,7 +107,8 @@ impl Ledger {
         }
     }
 
-    /// Gives one change a new stamp; false when it is superseded. `more`: later changes of the path wait.
+    /// Gives one change a new stamp; returns false if the change is superseded. `more`: later
+    /// changes of the path wait.
     fn stamp_one(
         &self,
         fold: &mut Fold,
@@ -136,10 +139,10 @@ impl Ledger {
         if register.as_ref().is_some_and(|register| lost_to(register.stamp)) {
             return false;
         }
-        // The members of a unit have one stamp, and go under one.
+        // The members of a unit have one stamp, and get one new stamp.
         let stamp = *late.anew.entry(old).or_insert(stamp);
         change.stamp = stamp;
-        // A later change of ours stays what is shown here.
+        // A later change of ours stays visible here.
         let shown = register.filter(|register| register.stamp == old);
         if shown.is_some() && stamp < old {
             // The new stamp is lower, and would lose to the old one.

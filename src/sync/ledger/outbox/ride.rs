@@ -1,8 +1,9 @@
-//! Rides: files that a client writes anew on each hit, only to note that it has used an entry.
+//! Rides: files that a client rewrites on each hit, only to note that it has used an entry.
 //!
-//! Such a version is journalled and shown here at once. Others get the last one together with what came within a minute, or
-//! with the next commit that is made for another reason. Until then it is one of the versions of `apart`, and survives a
-//! restart as these do. Must never hold back the first version of such a file, nor make a commit of its own in between.
+//! Such a version is journalled and shown here at once. Other nodes get the last one together with
+//! all others of a minute, or with the next commit that is made for another reason. Until then it
+//! is one of the versions of `apart`, and survives a restart like these. Must never hold back the
+//! first version of such a file, nor cause a commit of its own within that minute.
 
 use super::Outbox;
 use super::apart::ApartReason;
@@ -15,13 +16,13 @@ use crate::sync::batch::Batch;
 use crate::sync::ledger::stay_rules::StayRules;
 use crate::sync::ledger::{Ledger, Ordered};
 
-/// A larger file is more than a note of a use, and travels as any other.
+/// A larger file is more than a note of a use, and is sent like any other.
 const RIDE_BYTES_MAX: u64 = 4096;
-/// The most that ride with one commit.
+/// The most rides in one commit.
 const RIDES_MAX: usize = 1000;
 
 impl Outbox {
-    /// Reports whether a change only says that a file was used which others have.
+    /// Reports whether a change only notes the use of a file that other nodes have.
     fn is_ride(&self, rules: &StayRules, fold: &Fold, change: &Change) -> bool {
         let path = &change.path;
         if rules.classify(path).touch != Some(Touch::Content) {
@@ -58,7 +59,8 @@ impl Outbox {
 }
 
 impl Ledger {
-    /// Brings a change into the namespace if it is a mere use that can wait. Reports whether it is one.
+    /// Applies a change to the namespace if it only notes a use and can wait. Reports whether it
+    /// does.
     pub(in crate::sync::ledger) fn take_ride(
         &self,
         order: &mut Ordered,
@@ -73,7 +75,8 @@ impl Ledger {
         waits
     }
 
-    /// Puts what waits on its way to the remote. Blocks on the local disk. What an error leaves is sent the next time.
+    /// Queues the waiting rides for the remote. Blocks on the local disk. Rides that an error
+    /// leaves are sent the next time.
     pub(super) fn send_rides(&self) -> Result<()> {
         let mut after = None;
         loop {
@@ -84,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Sends those that come after a path, as many as one record may hold. Returns the last path.
+    /// Sends the rides after a path, as many as one record may hold. Returns the last path.
     fn send_some_rides(&self, after: Option<&TreePath>) -> Result<Option<TreePath>> {
         let mut order = self.0.order.lock();
         let order = &mut *order;
@@ -111,7 +114,7 @@ impl Ledger {
         Ok(paths.into_iter().last())
     }
 
-    /// Adds to a batch that is sent anyway what may ride with it.
+    /// Adds waiting rides to a batch that is sent anyway.
     pub(super) fn board(&self, order: &Ordered, fold: &Fold, batch: &mut Batch) {
         if batch.changes.is_empty() {
             return;
@@ -120,7 +123,7 @@ impl Ledger {
         for path in waiting.take(RIDES_MAX) {
             let changes = changes_of(fold, path);
             for change in &changes {
-                // A later version may let go of the bytes meanwhile.
+                // A later version may release the bytes meanwhile.
                 self.note_put(batch.upto, order, fold, &change.op);
             }
             batch.changes.extend(changes);
@@ -128,7 +131,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that others know what rode with a batch.
+    /// Notes that other nodes know the rides of a batch.
     pub(super) fn rides_landed(&self, order: &mut Ordered, batch: &Batch) {
         if batch.rides.is_empty() {
             return;
@@ -144,7 +147,7 @@ impl Ledger {
         }
     }
 
-    /// Ends the wait of a path of which others know what is shown, or something later.
+    /// Ends the wait of a path if other nodes know what is shown there, or something later.
     pub(super) fn compare_ride(&self, order: &mut Ordered, fold: &mut Fold, path: &TreePath) {
         let (known, shown) = (order.outbox.apart.known(path), fold.register(path));
         let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
@@ -160,7 +163,7 @@ impl Ledger {
     }
 }
 
-/// Returns the changes that make of a path what it shows here.
+/// Returns the changes that make a path what it shows here.
 pub(super) fn changes_of(fold: &Fold, path: &TreePath) -> Vec<Change> {
     let Some(Register { stamp, attr_stamp, entry: Some(entry) }) = fold.register(path) else {
         return Vec::new();

@@ -1,8 +1,9 @@
 //! Touches: changes of times by which a client notes that it has used an entry.
 //!
-//! Such a change is journalled and shown here at once. Others get it together with all that came within a minute: the
-//! last times of each path. Owns the table of these paths, and of what others know of them. Must never hold back a
-//! change of anything else, nor a touch of what others do not know yet.
+//! Such a change is journalled and shown here at once. Other nodes get it together with all others
+//! of a minute: the last times of each path. Owns the table of these paths, and what other nodes
+//! know of them. Must never hold back any other change, nor a touch of an entry that other nodes do
+//! not know yet.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -20,43 +21,43 @@ use crate::sync::ledger::{Ledger, Ordered, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
-/// The most paths that wait. Beyond that a touch is a change as any other.
+/// The most paths that wait. Beyond that, a touch is sent like any other change.
 pub(super) const TOUCHED_MAX: usize = 10_000;
 /// The most paths in one record, so that the order lock is not held for long.
 const TOGETHER_MAX: usize = 1000;
 
-/// The paths whose times others do not know.
+/// The paths whose times other nodes do not know.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
     paths: BTreeSet<TreePath>,
-    /// What others know of them.
+    /// What other nodes know of them.
     known: Fold,
 }
 
 impl Touched {
-    /// Reports whether others do not know the times of a path.
+    /// Reports whether other nodes do not know the times of a path.
     pub(super) fn has(&self, path: &TreePath) -> bool {
         self.paths.contains(path)
     }
 
-    /// Returns what others know of a path with such times.
+    /// Returns what other nodes know of a path with such times.
     pub(super) fn known(&self, path: &TreePath) -> Option<Register> {
         self.known.register(path)
     }
 
-    /// Reports whether a content is in what others know of a path with such times.
+    /// Reports whether a content is part of what other nodes know of a path with such times.
     pub(super) fn uses(&self, digest: &Digest) -> bool {
         self.known.uses(digest)
     }
 
-    /// Notes a change that others know.
+    /// Notes a change that other nodes know.
     pub(super) fn hear(&mut self, change: &Change) {
         if self.has(&change.path) {
             self.known.apply(change, Time::default());
         }
     }
 
-    /// Forgets all paths, because the namespace is made anew and does not have these times.
+    /// Forgets all paths, because the namespace is rebuilt and does not have these times.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
     }
@@ -67,7 +68,7 @@ impl Touched {
         }
     }
 
-    /// Forgets a path, because its times are sent. Returns what others know of it.
+    /// Forgets a path, because its times are sent. Returns what other nodes know of it.
     pub(super) fn sent(&mut self, path: &TreePath) -> Option<Register> {
         if !self.paths.remove(path) {
             return None;
@@ -75,7 +76,7 @@ impl Touched {
         let known = self.known.register(path);
         self.known.reset(path, None);
         if self.paths.is_empty() {
-            // With what it has noted of directories.
+            // This also drops what it has noted of directories.
             self.known = Fold::new();
         }
         known
@@ -83,7 +84,8 @@ impl Touched {
 }
 
 impl Outbox {
-    /// Returns what a change touches: it only moves the times of an entry that others know, and is a mere use of it.
+    /// Returns the register that a change touches, if it is a touch: it only moves the times of an
+    /// entry that other nodes know, and only notes a use.
     fn touches(&self, rules: &StayRules, fold: &Fold, change: &Change) -> Option<Register> {
         let Op::Attrs { of, attrs } = &change.op else { return None };
         if rules.classify(&change.path).touch != Some(Touch::Times)
@@ -100,7 +102,8 @@ impl Outbox {
 }
 
 impl Ledger {
-    /// Brings a change into the namespace if it is a touch, which is not queued. Reports whether it is one.
+    /// Applies a change to the namespace if it is a touch; a touch is not queued. Reports whether
+    /// it is one.
     pub(in crate::sync::ledger) fn take_touch(
         &self,
         order: &mut Ordered,
@@ -115,8 +118,8 @@ impl Ledger {
         true
     }
 
-    /// Puts the touches that wait on their way to the remote. Blocks on the local disk. What an error leaves is sent
-    /// the next time.
+    /// Queues the waiting touches for the remote. Blocks on the local disk. Touches that an error
+    /// leaves are sent the next time.
     pub(in crate::sync) fn send_touches(&self) -> Result<()> {
         let mut after = None;
         loop {
@@ -127,7 +130,7 @@ impl Ledger {
         }
     }
 
-    /// Sends those that come after a path, as many as one record may hold. Returns the last path.
+    /// Sends the touches after a path, as many as one record may hold. Returns the last path.
     fn send_some_touches(&self, after: Option<&TreePath>) -> Result<Option<TreePath>> {
         let mut order = self.0.order.lock();
         let order = &mut *order;
@@ -165,7 +168,8 @@ impl Ledger {
     }
 }
 
-/// Returns the change that tells others the times of a path, if the node `own` has given them last.
+/// Returns the change that gives other nodes the times of a path, if the node `own` has set them
+/// last.
 fn times_of(fold: &Fold, path: &TreePath, own: NodeId) -> Option<Change> {
     let register = fold.register(path)?;
     let attrs = register.entry?.attrs;
