@@ -94,11 +94,6 @@ impl Claims {
         Self { ledger, remote, follower, state: Mutex::default() }
     }
 
-    /// Reports whether another node has lately been about to upload the same as this one.
-    pub(super) fn has_met(&self) -> bool {
-        self.state.lock().has_met(self.ledger.clock().mono())
-    }
-
     /// Leaves out of a batch what others have already, and waits for nodes that are about to upload
     /// the same. `lacking` returns what of the batch must be uploaded. `is_hurried` reports whether
     /// it must be uploaded now. Returns the claim of this node; the caller [ends](Self::end) it

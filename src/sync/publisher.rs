@@ -53,10 +53,9 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const TICKS_PER_DELAY: u32 = 20;
 /// The longest tick: a drain may stay unnoticed for this long.
 const TICK_MAX: Duration = Duration::from_millis(250);
-/// Where other nodes write the same contents, a commit is collected for the whole delay unless the
-/// last commit is at least this old. The nodes agree about batches, so smaller batches make more
-/// copies.
-const MET_APART: Duration = Duration::from_secs(1);
+/// After this long without a commit, the next one is made as soon as no more changes arrive. With
+/// less, nodes that write the same contents agree about smaller batches and upload more copies.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is shorter, the next commit begins
 /// a new run.
 const SILENT_MAX: Duration = Duration::from_hours(24);
@@ -228,10 +227,7 @@ impl Publisher {
         let now = inner.ledger.clock().mono();
         let delay = inner.pace.delay(now, counts);
         let ticks = ticks_of(delay);
-        // A commit is made as soon as no more changes arrive, unless this makes more commits than
-        // one per delay.
-        let apart = if inner.claims.has_met() { delay.max(MET_APART) } else { delay };
-        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= apart);
+        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= IDLE_AFTER);
         let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
