@@ -4,20 +4,29 @@
 //! thread or task can be identified. In a simulation random numbers come from a seed, and blocking
 //! work runs on the simulation's one thread, so that nothing depends on the machine.
 
+use std::any::Any;
 use std::future::Future;
+use std::pin::{Pin, pin};
 
 use rand::RngExt as _;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
+/// A value of any type.
+type AnyValue = Box<dyn Any + Send>;
+
 /// Starts a named task on `runtime`.
+///
+/// The work is boxed, as in the other functions here, so that the machinery behind it is compiled
+/// once and not for each call.
 #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub fn spawn<T: Send + 'static>(
     runtime: &Handle,
     name: &'static str,
     work: impl Future<Output = T> + Send + 'static,
 ) -> JoinHandle<T> {
+    let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
     let work = work.instrument(tracing::debug_span!("task", name));
     #[cfg(any(test, feature = "test-util"))]
     let work = simulated::by_itself(work);
@@ -25,16 +34,31 @@ pub fn spawn<T: Send + 'static>(
 }
 
 /// Runs blocking work (files, compression) on the runtime's threads for such work.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     #[cfg(any(test, feature = "test-util"))]
     if simulated::is_on() {
         return work();
     }
+    let value = any_blocking(Box::new(move || Box::new(work()))).await;
+    *value.downcast().expect("the value is what the work returned")
+}
+
+#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+async fn any_blocking(work: Box<dyn FnOnce() -> AnyValue + Send>) -> AnyValue {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+/// Runs asynchronous work to its end on the current thread.
+pub fn block_on<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
+    let mut value = None;
+    {
+        let work: Pin<&mut dyn Future<Output = ()>> = pin!(async { value = Some(work.await) });
+        runtime.block_on(work);
+    }
+    value.expect("the work has ended")
 }
 
 /// Starts a named thread.
@@ -47,6 +71,7 @@ pub fn thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> std::io::Result<std::thread::JoinHandle<T>> {
+    let work: Box<dyn FnOnce() -> T + Send> = Box::new(work);
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 

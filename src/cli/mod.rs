@@ -54,6 +54,8 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use failure::{Failure, Outcome};
 
+use crate::task;
+
 /// One compile cache for a whole cluster, behind an ordinary directory
 #[derive(Parser, Debug)]
 #[command(name = "hearthfs", version, arg_required_else_help = true, max_term_width = 100)]
@@ -517,7 +519,7 @@ fn wait<T>(work: impl Future<Output = Outcome<T>>) -> Outcome<T> {
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("start the runtime: {error}")))?;
-    runtime.block_on(work)
+    task::block_on(&runtime, work)
 }
 
 #[cfg(test)]

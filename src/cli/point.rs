@@ -3,6 +3,7 @@
 //! Owns the checks of a mount point, and the removal of what a dead daemon left there. Must never
 //! wait for a mount that does not answer.
 
+use std::any::Any;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -134,6 +135,18 @@ pub(super) fn within<T: Send + 'static>(
     limit: Duration,
     ask: impl FnOnce() -> T + Send + 'static,
 ) -> Option<std::io::Result<T>> {
+    let asked = any_within(limit, Box::new(move || Box::new(ask())))?;
+    Some(asked.map(|value| *value.downcast().expect("the value is what `ask` returned")))
+}
+
+/// A value of any type.
+type AnyValue = Box<dyn Any + Send>;
+
+/// Does [`within`]'s work; compiled once, and not for each type.
+fn any_within(
+    limit: Duration,
+    ask: Box<dyn FnOnce() -> AnyValue + Send>,
+) -> Option<std::io::Result<AnyValue>> {
     let (tell, told) = mpsc::sync_channel(1);
     let started = task::thread("ask", move || {
         // The receiver is gone only if the limit has passed.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use object_store::ObjectStore;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -62,6 +63,13 @@ impl From<Trouble> for CallFailure {
     }
 }
 
+/// What a request does with the store.
+type Work<'w> = Box<
+    dyn FnOnce(Arc<dyn ObjectStore>) -> BoxFuture<'w, std::result::Result<(), CallFailure>>
+        + Send
+        + 'w,
+>;
+
 /// Makes requests.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -101,11 +109,28 @@ impl Requester {
     pub(super) async fn call<T, F>(
         &self,
         call: Call,
-        work: impl FnOnce(Arc<dyn ObjectStore>) -> F,
+        work: impl FnOnce(Arc<dyn ObjectStore>) -> F + Send,
     ) -> Result<T>
     where
-        F: Future<Output = std::result::Result<T, CallFailure>>,
+        F: Future<Output = std::result::Result<T, CallFailure>> + Send,
+        T: Send,
     {
+        let mut value = None;
+        let kept = &mut value;
+        let work = move |store| {
+            let work = work(store);
+            let work: BoxFuture<'_, _> = Box::pin(async move {
+                *kept = Some(work.await?);
+                Ok(())
+            });
+            work
+        };
+        self.call_any(call, Box::new(work)).await?;
+        Ok(value.expect("a request that succeeds has a value"))
+    }
+
+    /// Does the work of [`Requester::call`]; compiled once, and not for each type of a value.
+    async fn call_any<'w>(&self, call: Call, work: Work<'w>) -> Result<()> {
         let mut ticket = self.gate.enter(call.lane)?;
         let store = match self.backend.store() {
             Ok(store) => store,
@@ -140,9 +165,9 @@ impl Requester {
             self.time.note_date(date_ms);
         }
         let mut trouble = match done {
-            Some(Ok(value)) => {
+            Some(Ok(())) => {
                 ticket.answered();
-                return Ok(value);
+                return Ok(());
             }
             Some(Err(CallFailure(trouble))) => trouble,
             None => Trouble::timed_out(format!("no answer within {:?}", call.limit)),
