@@ -1,8 +1,8 @@
 //! Tells the kernel that names have changed elsewhere.
 //!
-//! Owns one thread and its queue. Must never be driven from inside a request, hold a lock while it
-//! calls the kernel, or invalidate an inode: for that the kernel takes the lock of the directory,
-//! and waits for requests in that directory that may be waiting for us.
+//! Owns one thread and its queue. Must never take a name back from inside a request or while it
+//! holds a lock: for that the kernel takes the lock of the directory, and waits for requests in that
+//! directory that may be waiting for us. For the same reason it must never take cached pages back.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -17,8 +17,19 @@ use crate::vfs::{Ino, Notices};
 /// the lifetime that the kernel got with the name, never correctness.
 const QUEUE_MAX: usize = 16 * 1024;
 
+/// `FUSE_NOTIFY_INVAL_INODE` of `linux/fuse.h`.
+const INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_INC_EPOCH` of `linux/fuse.h`.
 const INC_EPOCH: i32 = 8;
+
+/// Builds a notification: a `struct fuse_out_header` of no request, and what follows it.
+fn notice<const LEN: usize>(code: i32, body: &[u8]) -> [u8; LEN] {
+    let mut notice = [0; LEN];
+    notice[..4].copy_from_slice(&(LEN as u32).to_ne_bytes());
+    notice[4..8].copy_from_slice(&code.to_ne_bytes());
+    notice[16..].copy_from_slice(body);
+    notice
+}
 
 #[derive(Debug, Default)]
 struct NoticeCounts {
@@ -62,13 +73,22 @@ impl Invalidator {
 impl Notices for Invalidator {
     /// Needs Linux 6.16 or later.
     fn expire_all(&self) -> bool {
-        // `struct fuse_out_header` of a notification: length, code, no request.
-        let mut notice = [0; 16];
-        notice[..4].copy_from_slice(&16u32.to_ne_bytes());
-        notice[4..8].copy_from_slice(&INC_EPOCH.to_ne_bytes());
-        let done = (&*self.device).write_all(&notice).is_ok();
+        let done = (&*self.device).write_all(&notice::<16>(INC_EPOCH, &[])).is_ok();
         self.counts.sent.fetch_add(u64::from(done), Ordering::Relaxed);
         done
+    }
+
+    fn expire_attrs(&self, ino: Ino) -> bool {
+        // `struct fuse_notify_inval_inode_out`: the inode, an offset and a length. With a negative
+        // offset the kernel keeps the cached pages, so it waits for no lock of theirs.
+        let mut body = [0; 24];
+        body[..8].copy_from_slice(&ino.0.to_ne_bytes());
+        body[8..16].copy_from_slice(&(-1_i64).to_ne_bytes());
+        match (&*self.device).write_all(&notice::<40>(INVAL_INODE, &body)) {
+            Ok(()) => true,
+            // The kernel does not know the inode.
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
     }
 
     fn inval_entry(&self, parent: Ino, name: &OsStr) {

@@ -507,6 +507,10 @@ pub trait Notices: fmt::Debug + Send + Sync {
     /// kernel supports this. Takes no lock of the kernel, so it may be called from inside a
     /// request. The effect is complete when it returns.
     fn expire_all(&self) -> bool;
+    /// Makes the kernel request the attributes of this inode again before it uses them; returns
+    /// whether that is sure. Takes no lock that a request may hold, like
+    /// [`expire_all`](Notices::expire_all).
+    fn expire_attrs(&self, ino: Ino) -> bool;
     /// Requests that the kernel look up this name again before it uses it, present or missing.
     /// Never blocks; takes effect soon.
     fn inval_entry(&self, parent: Ino, name: &OsStr);

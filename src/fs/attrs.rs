@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use hearthfs_mount::{
-    Answer, Attr, Errno, FileType, Handle, Ino, Reply, SetAttr, SetTime, Timespec,
+    Answer, Attr, Caller, Errno, FileType, Handle, Ino, Reply, SetAttr, SetTime, Timespec,
 };
 
 use super::filesystem::Filesystem;
 use super::handles::type_of;
 use super::inode::{InodeKind, Published};
 use super::lookup::TTL_OF_LIVE;
+use super::retry::RetryWish;
 use super::seen::{Seen, seen_in};
 use super::state::State;
 use crate::name::TreePath;
@@ -78,6 +79,7 @@ impl Filesystem {
             InodeKind::Gone(entry) => {
                 Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO))
             }
+            InodeKind::Stale => Err(Errno::ESTALE),
         }
     }
 
@@ -133,14 +135,25 @@ impl Filesystem {
         attr_from(ino, &entry, changed, subdirectories.saturating_add(2))
     }
 
-    pub(super) fn get_attr(&self, ino: Ino, handle: Option<Handle>) -> Answer<(Attr, Duration)> {
-        let is_directory = {
+    pub(super) fn get_attr(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        handle: Option<Handle>,
+    ) -> Answer<(Attr, Duration)> {
+        let (is_directory, is_stale) = {
             let state = self.0.state.lock();
             if let Some(private) = Self::aside_attr(&state, ino, handle) {
                 return private.into();
             }
-            matches!(state.names.inode(ino).map(|inode| &inode.node), Some(InodeKind::Directory))
+            let node = state.names.inode(ino).map(|inode| &inode.node);
+            (matches!(node, Some(InodeKind::Directory)), matches!(node, Some(InodeKind::Stale)))
         };
+        if is_stale {
+            // The call that the kernel needs the attributes for comes after its retry.
+            self.look_again(caller, ino, RetryWish::Unknown);
+            return Err(Errno::ESTALE).into();
+        }
         // Programs stat the root to see whether the mount works. That must not wait for the store.
         if !is_directory || ino == Ino::ROOT || self.0.rooms.freshness.ready() {
             return self.told_attr(ino).into();

@@ -11,7 +11,7 @@ use super::filesystem::Filesystem;
 use super::inode::DirEntryKey;
 use super::live::Mark;
 use super::lookup::{Lead, is_hidden};
-use super::retry::Try;
+use super::retry::{RetryWish, Try};
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
 use super::units::Purpose;
@@ -20,16 +20,6 @@ use crate::digest::Digest;
 use crate::local::StagedPath;
 use crate::name::check_name;
 use crate::namespace::{Attrs, Entry, EntryKind, FileKind, Scope};
-
-/// What is made under a name that leads nowhere.
-#[derive(Clone, Debug)]
-pub(super) struct New {
-    pub(super) attrs: Attrs,
-    /// Its name says that the file will be renamed. The kernel must not remember this name: a
-    /// rename moves the kernel's cached entry together with the file, and the file may become one
-    /// that only its writer sees.
-    pub(super) temporary: bool,
-}
 
 impl Filesystem {
     pub(super) fn create_file(
@@ -71,24 +61,23 @@ impl Filesystem {
         let path = self.0.state.lock().names.path_of(&spot);
         let kind = path.as_ref().map(|path| self.0.rules.profiles.classify(path).kind);
         let is_lock = kind == Some(FileKind::Lock(Scope::Cluster));
-        let new = New { attrs, temporary: kind == Some(FileKind::Temporary) };
         // The lock is released before the answer is made.
         let is_new = self.must_be_new(&self.0.state.lock(), &spot, &wish);
         if let Err(errno) = is_new {
-            return self.create_over(&spot, &wish, new, errno);
+            return self.create_over(&spot, &wish, attrs, errno);
         }
         if !flags.write {
-            return match self.create_to_read(&spot, &wish, new.attrs.clone()) {
-                Err(errno) => self.create_over(&spot, &wish, new, errno),
+            return match self.create_to_read(&spot, &wish, attrs.clone()) {
+                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
                 made => made.into(),
             };
         }
         if is_lock {
-            return self.create_lock(&spot, &wish, new);
+            return self.create_lock(&spot, &wish, attrs);
         }
         if self.has_room() {
-            return match self.stage().and_then(|staged| self.make(&spot, &wish, &new, staged)) {
-                Err(errno) => self.create_over(&spot, &wish, new, errno),
+            return match self.stage().and_then(|staged| self.make(&spot, &wish, &attrs, staged)) {
+                Err(errno) => self.create_over(&spot, &wish, attrs, errno),
                 made => made.into(),
             };
         }
@@ -96,8 +85,8 @@ impl Filesystem {
         Answer::later(async move {
             this.wait_for_room().await?;
             let staged = this.stage()?;
-            match this.make(&spot, &wish, &new, staged) {
-                Err(errno) => match this.create_over(&spot, &wish, new, errno) {
+            match this.make(&spot, &wish, &attrs, staged) {
+                Err(errno) => match this.create_over(&spot, &wish, attrs, errno) {
                     Answer::Now(reply) => reply,
                     Answer::Later(work) => work.await,
                 },
@@ -111,7 +100,7 @@ impl Filesystem {
         &self,
         spot: &DirEntryKey,
         wish: &Wish,
-        new: &New,
+        attrs: &Attrs,
         (file, staged): (File, StagedPath),
     ) -> Reply<Created> {
         let clean = Mark::of(&file)?;
@@ -120,13 +109,10 @@ impl Filesystem {
         self.must_be_new(state, spot, wish)?;
         // The wait for room lies between the first check and this one.
         self.may_use(state, &wish.caller, spot.0, MAY_CHANGE_NAMES)?;
-        let attrs = new.attrs.clone();
+        let attrs = attrs.clone();
         let base = BeginBase { spot: Some(spot.clone()), published: None, attrs, copy: None };
         state.take_name(spot);
         let id = self.begin_live(state, LiveOn::Fresh, wish, &base, (file, staged, clean), true)?;
-        if new.temporary {
-            state.names.leave_unremembered(spot);
-        }
         let ino = state.lives.get(id).ok_or(Errno::ESTALE)?.ino;
         let opened = self.attach_writer(state, ino, id, wish);
         let found = self.found(state, Lead::lasting(ino), Some(spot))?;
@@ -150,7 +136,7 @@ impl Filesystem {
         &self,
         spot: &DirEntryKey,
         wish: &Wish,
-        new: New,
+        attrs: Attrs,
         errno: Errno,
     ) -> Answer<Created> {
         if errno != Errno::ESTALE {
@@ -158,9 +144,9 @@ impl Filesystem {
         }
         if !wish.is_last() {
             let now = self.0.rooms.clock.mono();
-            let flags = wish.writes().then_some(wish.flags);
+            let again = RetryWish::of(wish.writes().then_some(wish.flags));
             let mut state = self.0.state.lock();
-            state.retries.begin(&wish.caller, vec![spot.clone()], None, flags, now);
+            state.retries.begin(&wish.caller, vec![spot.clone()], None, again, now);
             return Err(Errno::ESTALE).into();
         }
         // The thread has looked again already, and the name has appeared since.
@@ -173,9 +159,9 @@ impl Filesystem {
                 }
                 if this.must_be_new(&this.0.state.lock(), &spot, &wish).is_ok() {
                     let made = if wish.flags.write {
-                        this.stage().and_then(|staged| this.make(&spot, &wish, &new, staged))
+                        this.stage().and_then(|staged| this.make(&spot, &wish, &attrs, staged))
                     } else {
-                        this.create_to_read(&spot, &wish, new.attrs.clone())
+                        this.create_to_read(&spot, &wish, attrs.clone())
                     };
                     if !matches!(made, Err(Errno::ESTALE)) {
                         return made;

@@ -304,6 +304,12 @@ impl Filesystem {
         self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
     }
 
+    /// Makes the kernel request the attributes of an inode again before it uses them. Returns
+    /// whether that is sure.
+    pub(super) fn expire_attrs(&self, ino: Ino) -> bool {
+        self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_attrs(ino))
+    }
+
     /// Makes the kernel look these names up again before the caller gets its answer. Must be called
     /// without the lock of the state.
     ///

@@ -8,7 +8,6 @@ use std::sync::Arc;
 
 use hearthfs_mount::{Answer, Caller, Created, Errno, OpenFlags, Reply};
 
-use super::create::New;
 use super::filesystem::Filesystem;
 use super::held_locks::HeldLockFile;
 use super::inode::DirEntryKey;
@@ -21,7 +20,7 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::LockOwner;
 use crate::name::TreePath;
-use crate::namespace::{Entry, EntryKind, FileKind, Op, Register};
+use crate::namespace::{Attrs, Entry, EntryKind, FileKind, Op, Register};
 use crate::stamp::Stamp;
 
 /// How many names are read at a time in a search of the whole namespace.
@@ -30,12 +29,17 @@ const READ_AT_ONCE: usize = 4096;
 impl Filesystem {
     /// Makes a lock file that all nodes see, and opens it for writing. It is published at once,
     /// because its maker may keep it open until it gives the lock back.
-    pub(super) fn create_lock(&self, spot: &DirEntryKey, wish: &Wish, new: New) -> Answer<Created> {
+    pub(super) fn create_lock(
+        &self,
+        spot: &DirEntryKey,
+        wish: &Wish,
+        attrs: Attrs,
+    ) -> Answer<Created> {
         let kind = EntryKind::File { digest: Digest::empty(), size: 0 };
-        match self.put_new(spot, Entry { kind, attrs: new.attrs.clone(), link: None }) {
+        match self.put_new(spot, Entry { kind, attrs: attrs.clone(), link: None }) {
             Ok(_) => {}
             Err(Errno::EEXIST) if !wish.flags.exclusive => {
-                return self.create_over(spot, wish, new, Errno::ESTALE);
+                return self.create_over(spot, wish, attrs, Errno::ESTALE);
             }
             Err(errno) => return Err(errno).into(),
         }

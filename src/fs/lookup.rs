@@ -156,7 +156,7 @@ impl Filesystem {
         let wish = state.retries.at(caller.tid, spot, now)?.wish;
         let id = state.names.inode(state.names.bound(spot)?)?.live()?;
         let live = state.lives.get(id)?;
-        let waits = match wish {
+        let waits = match wish.flags() {
             None => !live.has_member(who?),
             Some(flags) => !flags.truncate,
         };
@@ -227,7 +227,7 @@ impl Filesystem {
     ) -> Option<(Found, Option<LiveId>)> {
         let now = self.0.rooms.clock.mono();
         let retry = state.retries.at(tid, spot, now)?;
-        let (flags, seat) = (retry.wish?, retry.seat);
+        let (flags, seat) = (retry.wish.flags()?, retry.seat);
         let ino = self.lead_writer(state, spot, path, who?, flags, seat)?;
         let (attr, _) = self.attr_of(state, ino).ok()?;
         let mut idle = None;
@@ -373,9 +373,9 @@ impl Filesystem {
     }
 
     /// Reports whether the kernel must ask for a name each time: the name leads different processes
-    /// to different inodes, may disappear by itself, or may be renamed into a draft.
+    /// to different inodes, or may disappear by itself.
     fn is_contested(&self, state: &State, spot: &DirEntryKey) -> bool {
-        if state.names.is_unremembered(spot) || self.is_divided(state, spot) {
+        if self.is_divided(state, spot) {
             return true;
         }
         let seen = || state.names.path_of(spot).and_then(|path| self.seen(&path));

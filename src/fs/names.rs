@@ -24,16 +24,24 @@ struct NameState {
     /// The inode for the next writer that looks again and begins a live file. All such writers that
     /// do not empty the file get the same inode, so that they share it.
     reserved: Option<Ino>,
-    /// The kernel was never allowed to remember where this name leads.
-    unremembered: bool,
 }
 
 impl NameState {
-    /// Reports whether a slot has no information. `unremembered` alone keeps no slot, because it
-    /// describes a file.
+    /// Reports whether a slot has no information.
     fn is_empty(&self) -> bool {
         self.bound.is_none() && self.lives.is_empty() && self.reserved.is_none()
     }
+}
+
+/// The result of [`Names::make_stale`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Staling {
+    /// This inode is stale now.
+    Stale(Ino),
+    /// The kernel does not know the file of the name.
+    Unknown,
+    /// Something uses the inode, or it has other names, so it stays.
+    InUse,
 }
 
 /// All names and inodes that the kernel knows.
@@ -239,8 +247,6 @@ impl Names {
     /// Puts a live file under a name.
     pub(super) fn add_live(&mut self, spot: &DirEntryKey, id: LiveId, ino: Ino) {
         let slot = self.slots.entry(spot.clone()).or_default();
-        // A renamed file brings along what the kernel remembers of its old name.
-        slot.unremembered = false;
         if !slot.lives.contains(&id) {
             slot.lives.push(id);
         }
@@ -262,8 +268,7 @@ impl Names {
     /// Moves everything that is known about a name to another name, which must lead nowhere.
     /// Returns the live files that moved along.
     pub(super) fn move_slot(&mut self, from: &DirEntryKey, to: &DirEntryKey) -> Vec<LiveId> {
-        let Some(mut slot) = self.slots.remove(from) else { return Vec::new() };
-        slot.unremembered = false;
+        let Some(slot) = self.slots.remove(from) else { return Vec::new() };
         if let Some(ino) = slot.bound {
             self.replace_place(ino, from, to);
         }
@@ -275,17 +280,28 @@ impl Names {
         lives
     }
 
-    /// Notes that the kernel must not remember what a name leads to, from the file's beginning
-    /// until the file moves.
-    pub(super) fn leave_unremembered(&mut self, spot: &DirEntryKey) {
-        if let Some(slot) = self.slots.get_mut(spot) {
-            slot.unremembered = true;
+    /// Makes the inode of a draft's name stale: the kernel may know its number, but every call on
+    /// it gets `ESTALE`. The next lookup of the name finds another inode. `public` is the name by
+    /// which the kernel knows the stale inode.
+    pub(super) fn make_stale(&mut self, draft: &DirEntryKey, public: DirEntryKey) -> Staling {
+        if !self.lives(draft).is_empty() {
+            return Staling::InUse;
         }
-    }
-
-    /// Reports whether the kernel has to ask for a name each time.
-    pub(super) fn is_unremembered(&self, spot: &DirEntryKey) -> bool {
-        self.slots.get(spot).is_some_and(|slot| slot.unremembered)
+        let Some(ino) = self.bound(draft) else { return Staling::Unknown };
+        let Some(inode) = self.inodes.get_mut(&ino) else { return Staling::Unknown };
+        let is_alone = match &inode.node {
+            InodeKind::Entry(published) => published.entry.link.is_none(),
+            _ => false,
+        };
+        if !is_alone || inode.opens > 0 || inode.seats > 0 || inode.places.len() > 1 {
+            return Staling::InUse;
+        }
+        inode.node = InodeKind::Stale;
+        self.unbind(draft);
+        if let Some(inode) = self.inodes.get_mut(&ino) {
+            inode.last = Some(public);
+        }
+        Staling::Stale(ino)
     }
 
     /// Replaces one place of an inode by another.

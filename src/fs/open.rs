@@ -17,7 +17,7 @@ use super::filesystem::{Filesystem, LINGER_MAX};
 use super::handles::Bytes;
 use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Published, Source};
 use super::live::Live;
-use super::retry::{Retry, Try};
+use super::retry::{Retry, RetryWish, Try};
 use super::state::State;
 use super::who::Who;
 use super::wish::{DECIDE_TRIES_MAX, Wish};
@@ -133,13 +133,13 @@ impl Filesystem {
     fn told(&self, ino: Ino, wish: &Wish, reply: Reply<Opened>) -> Reply<Opened> {
         if matches!(reply, Err(Errno::ESTALE)) {
             let flags = (wish.flags.write || wish.flags.truncate).then_some(wish.flags);
-            self.look_again(&wish.caller, ino, flags);
+            self.look_again(&wish.caller, ino, RetryWish::of(flags));
         }
         reply
     }
 
     /// Records that a thread looks again at the name that it has found as `ino`.
-    pub(super) fn look_again(&self, caller: &Caller, ino: Ino, wish: Option<OpenFlags>) {
+    pub(super) fn look_again(&self, caller: &Caller, ino: Ino, wish: RetryWish) {
         let now = self.0.rooms.clock.mono();
         let mut state = self.0.state.lock();
         let spots = state
@@ -346,6 +346,7 @@ impl Filesystem {
             InodeKind::Directory => Is::Directory,
             InodeKind::Reserved(_) => Is::Reserved,
             InodeKind::Gone(_) => Is::Gone { open: inode.source.is_some() },
+            InodeKind::Stale => Is::Gone { open: false },
             InodeKind::Entry(published) if published.entry.content().is_none() => Is::Other,
             InodeKind::Entry(published) => Is::Entry {
                 bound: name.as_ref().is_some_and(|name| name.bound),

@@ -6,13 +6,15 @@ use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 
-use hearthfs_mount::{Caller, Errno, Ino, RenameMode, Reply};
+use hearthfs_mount::{Answer, Caller, Errno, Ino, RenameMode, Reply};
+use tokio::sync::watch;
 
 use super::check::Examined;
 use super::figures::Made;
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, LiveId, Published};
 use super::live::Live;
+use super::names::Staling;
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
@@ -72,15 +74,53 @@ struct Renaming {
 }
 
 impl Filesystem {
-    pub(super) fn rename_name(
+    pub(super) fn rename(
         &self,
         caller: &Caller,
         from: (Ino, &OsStr),
         to: (Ino, &OsStr),
         mode: RenameMode,
+    ) -> Answer<()> {
+        let (from, to) = match (self.spot(from.0, from.1), self.spot(to.0, to.1)) {
+            (Ok(from), Ok(to)) => (from, to),
+            (Err(errno), _) | (_, Err(errno)) => return Err(errno).into(),
+        };
+        let Some((id, mut moved)) = self.lingers_before_unit(&from, &to) else {
+            return self.rename_name(caller, from, to, mode).into();
+        };
+        let (this, caller) = (self.clone(), *caller);
+        Answer::later(async move {
+            this.settle_or_keep(id, &mut moved).await;
+            this.rename_name(&caller, from, to, mode)
+        })
+    }
+
+    /// Returns the file that is about to be renamed into a unit, if all have closed it and the last
+    /// RELEASE is still on its way. After that the rename costs the kernel one name, not all.
+    fn lingers_before_unit(
+        &self,
+        from: &DirEntryKey,
+        to: &DirEntryKey,
+    ) -> Option<(LiveId, watch::Receiver<()>)> {
+        let (lingering, path) = {
+            let state = self.0.state.lock();
+            let id = state.names.inode(state.names.bound(from)?)?.live()?;
+            let live = state.lives.get(id)?;
+            let lingers = live.version().is_some() && live.open == 0 && live.writers > 0;
+            (lingers.then(|| (id, live.moved.subscribe()))?, state.names.path_of(to)?)
+        };
+        self.unit_of(&path).map(|_| lingering)
+    }
+
+    fn rename_name(
+        &self,
+        caller: &Caller,
+        from: DirEntryKey,
+        to: DirEntryKey,
+        mode: RenameMode,
     ) -> Reply<()> {
-        let (from, to) = (self.spot(from.0, from.1)?, self.spot(to.0, to.1)?);
         self.settle_directories(caller, &from, &to, mode)?;
+        let there = to.clone();
         let (from, to) = self.routed_sides(caller, from, to, mode)?;
         let made = to.clone();
         let (turn, renaming) = self.examined_rename(caller, &from, &to, mode)?;
@@ -91,15 +131,43 @@ impl Filesystem {
         // Other processes still find the version that stays, but the kernel takes the moved one for
         // it.
         let stays = matches!(how, Move::GiveWay) || (from.seen.is_none() && to.seen.is_some());
-        let divided = stays.then(|| to.spot.clone());
         self.carry_out(turn, &from, &to, &how, ops)?;
         self.note_made(entries);
-        self.doubt(divided);
+        let is_divided = made != there;
+        if is_divided && matches!(how, Move::Replace) {
+            self.part_from_public(&made, there);
+        } else {
+            self.doubt((is_divided || stays).then_some(there));
+        }
         // A file that is still being written is published by its close.
         if matches!(how, Move::Replace | Move::Exchange) {
             self.note_published(&made, Some(caller))?;
         }
         Ok(())
+    }
+
+    /// Keeps other processes away from a file that was renamed into a draft. The kernel moves what
+    /// it remembers of the old name to the public one. So the file gets another inode.
+    ///
+    /// The kernel looks all names up again instead if the inode is in use, or if other processes
+    /// have editions of the unit: the open of an entry point may need its one retry to leave an
+    /// older version.
+    fn part_from_public(&self, draft: &DirEntryKey, public: DirEntryKey) {
+        let staling = {
+            let mut state = self.0.state.lock();
+            let edition = state.editions.of_dir(draft.0).and_then(|id| state.editions.get(id));
+            let unit = edition.map(|edition| edition.unit.clone());
+            match unit.filter(|unit| state.editions.of_unit(unit).count() == 1) {
+                Some(_) => state.names.make_stale(draft, public.clone()),
+                None => Staling::InUse,
+            }
+        };
+        let parted = match staling {
+            Staling::Unknown => true,
+            Staling::Stale(ino) => self.expire_attrs(ino),
+            Staling::InUse => false,
+        };
+        self.doubt((!parted).then_some(public));
     }
 
     /// Finds the clients' entries that a rename makes, and sets how long they took.
@@ -228,14 +296,9 @@ impl Filesystem {
         if path.is_some_and(|path| self.is_directory(&path)) {
             return Ok((from, to));
         }
-        let there = to.clone();
         let take = if mode == RenameMode::Exchange { Purpose::Make } else { Purpose::Take };
         let to = self.routed(caller, to, Purpose::Make)?;
         let from = self.routed(caller, from, take)?;
-        // The kernel moves what it remembers of the old name to the new one. Here that is right for
-        // the writer only.
-        let doubted = to != there && !self.0.state.lock().names.is_unremembered(&from);
-        self.doubt(doubted.then_some(there));
         Ok((from, to))
     }
 

@@ -40,6 +40,37 @@ pub(super) enum Try {
     Walked,
 }
 
+/// What a thread that looks again will do with what it finds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum RetryWish {
+    /// Read it, or make a call that is not an open.
+    Read,
+    /// Write to it as these flags say.
+    Write(OpenFlags),
+    /// It asked for attributes, on the way to any call.
+    Unknown,
+}
+
+impl RetryWish {
+    /// Makes the wish of an open with these flags, if it writes.
+    pub(super) fn of(writes: Option<OpenFlags>) -> Self {
+        writes.map_or(Self::Read, Self::Write)
+    }
+
+    fn may_be(self, writes: bool) -> bool {
+        match self {
+            Self::Read => !writes,
+            Self::Write(_) => writes,
+            Self::Unknown => true,
+        }
+    }
+
+    /// Returns the flags of a thread that writes.
+    pub(super) fn flags(self) -> Option<OpenFlags> {
+        if let Self::Write(flags) = self { Some(flags) } else { None }
+    }
+}
+
 /// A thread that looks again.
 #[derive(Debug)]
 pub(super) struct Retry {
@@ -51,8 +82,7 @@ pub(super) struct Retry {
     stray_until: Duration,
     /// Where it is expected to look: the names that led to the opened inode.
     spots: Vec<DirEntryKey>,
-    /// How it will write to what it finds; `None` for reading, and for calls that do not open.
-    pub(super) wish: Option<OpenFlags>,
+    pub(super) wish: RetryWish,
     /// The inode whose open got `ESTALE`. Some opens come back to it without a lookup.
     refused: Option<Ino>,
     /// The inode that its lookup found.
@@ -112,7 +142,7 @@ impl Retries {
             return (if waits || full { Try::Last } else { Try::First }, None);
         }
         let retry = self.take(tid);
-        let is_it = |retry: &&Retry| Self::is_fresh(retry, now) && retry.wish.is_some() == writes;
+        let is_it = |retry: &&Retry| Self::is_fresh(retry, now) && retry.wish.may_be(writes);
         let fresh = retry.as_ref().filter(is_it);
         let how = match fresh {
             Some(retry) if retry.found == Some(ino) => Try::Walked,
@@ -153,11 +183,11 @@ impl Retries {
         caller: &Caller,
         spots: Vec<DirEntryKey>,
         refused: Option<Ino>,
-        wish: Option<OpenFlags>,
+        wish: RetryWish,
         now: Duration,
     ) {
         let (tid, user) = (caller.tid, caller.uid);
-        let wish = wish.filter(|_| tid != 0);
+        let wish = if tid == 0 { RetryWish::Read } else { wish };
         let (found, seat) = (None, None);
         self.take(tid);
         self.shares.add(user, 1);
@@ -197,7 +227,7 @@ impl Retries {
     /// found.
     pub(super) fn led_to(&self, tid: u32, ino: Ino) -> Option<OpenFlags> {
         let retry = self.of_thread.get(&tid).filter(|_| tid != 0)?;
-        retry.wish.filter(|_| retry.found == Some(ino))
+        retry.wish.flags().filter(|_| retry.found == Some(ino))
     }
 
     /// Reports whether a thread looks again.
@@ -244,7 +274,7 @@ mod tests {
             (None, 9, Try::First),
         ] {
             let mut retries_of = Retries::default();
-            retries_of.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+            retries_of.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
             if let Some(found) = found {
                 retries_of.found(3, &spot(b"name"), Ino(found), NOW);
             }
@@ -260,7 +290,7 @@ mod tests {
             [(false, false, Try::Last), (true, false, Try::First), (false, true, Try::First)]
         {
             let mut retries = Retries::default();
-            retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+            retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
             if found_nothing {
                 retries.found_nothing(3, &spot(b"name"), NOW);
             }
@@ -269,7 +299,7 @@ mod tests {
         }
         // The kernel looks twice where it remembers the name.
         let mut retries = Retries::default();
-        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
         retries.found_nothing(3, &spot(b"name"), NOW);
         retries.found(3, &spot(b"name"), Ino(8), NOW);
         assert!(retries.at(3, &spot(b"name"), NOW + MISSED_TIME).is_none(), "it has ended");
@@ -280,7 +310,7 @@ mod tests {
     #[test]
     fn a_lookup_elsewhere_is_no_retry() {
         let mut retries = Retries::default();
-        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), None, NOW);
+        retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
         assert!(retries.at(3, &spot(b"other"), NOW).is_some(), "its name may have moved");
         assert!(retries.at(3, &spot(b"other"), NOW + STRAY_TIME).is_none());
         assert!(retries.at(4, &spot(b"name"), NOW).is_none());
@@ -296,7 +326,7 @@ mod tests {
         for tid in 1..=(RETRIES_MAX / 4 * 3) as u32 {
             let first = retries.end(&thread(tid), Ino(7), false, NOW).0;
             assert_eq!(first, Try::First, "thread {tid}");
-            retries.begin(&thread(tid), Vec::new(), None, None, NOW);
+            retries.begin(&thread(tid), Vec::new(), None, RetryWish::Read, NOW);
         }
         assert_eq!(retries.end(&thread(u32::MAX), Ino(7), false, NOW).0, Try::Last);
         let other = Caller { uid: 2, ..thread(u32::MAX) };
@@ -307,7 +337,7 @@ mod tests {
     fn callers_that_cannot_be_seen_share_one_retry() {
         let mut retries = Retries::default();
         assert_eq!(retries.end(&thread(0), Ino(7), false, NOW).0, Try::First);
-        retries.begin(&thread(0), Vec::new(), Some(Ino(7)), None, NOW);
+        retries.begin(&thread(0), Vec::new(), Some(Ino(7)), RetryWish::Read, NOW);
         assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last);
         assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last, "this may be the one");
         assert_eq!(retries.end(&thread(0), Ino(9), false, NOW + RETRY_TIME).0, Try::First);

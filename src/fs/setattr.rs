@@ -16,6 +16,7 @@ use super::filesystem::Filesystem;
 use super::handles::OpenFile;
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
 use super::live::{Live, Mark, Touch};
+use super::retry::RetryWish;
 use super::seen::seen_in;
 use super::state::State;
 use super::wish::Wish;
@@ -82,7 +83,7 @@ impl Filesystem {
     /// Records a retry if the answer is `ESTALE`.
     fn looks_again(&self, wish: &Wish, ino: Ino, errno: Errno) -> Errno {
         if errno == Errno::ESTALE {
-            self.look_again(&wish.caller, ino, None);
+            self.look_again(&wish.caller, ino, RetryWish::Read);
         }
         errno
     }
@@ -94,7 +95,7 @@ impl Filesystem {
         {
             return Err(errno).into();
         }
-        self.get_attr(ino, set.handle)
+        self.get_attr(caller, ino, set.handle)
     }
 
     /// Decides how the size is changed, and changes it where that takes no wait.
@@ -364,6 +365,7 @@ impl Filesystem {
                 edit(&mut published.entry.attrs).map(|()| None)
             }
             InodeKind::Gone(entry) => edit(&mut entry.attrs).map(|()| None),
+            InodeKind::Stale => Err(Errno::ESTALE),
             InodeKind::Directory | InodeKind::Entry(_) | InodeKind::Reserved(_) => Ok(None),
             InodeKind::Live(id) => {
                 let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;

@@ -42,7 +42,7 @@ impl Vfs for Filesystem {
     ) -> Answer<(Attr, Duration)> {
         self.count(Operation::GetAttr);
         self.note_refusal(caller, ino);
-        self.get_attr(ino, handle)
+        self.get_attr(caller, ino, handle)
     }
 
     fn setattr(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
@@ -95,7 +95,7 @@ impl Vfs for Filesystem {
         mode: RenameMode,
     ) -> Answer<()> {
         self.count(Operation::Rename);
-        self.rename_name(caller, from, to, mode).into()
+        self.rename(caller, from, to, mode)
     }
 
     fn link(&self, caller: &Caller, ino: Ino, parent: Ino, name: &OsStr) -> Answer<Found> {

@@ -231,16 +231,21 @@ fn a_temporary_that_becomes_a_member_takes_no_names_back() {
         let plain = remembered_for(kernel, &reader, Ino::ROOT, "plain");
         assert!(!plain.is_zero(), "a name that does not move is remembered");
         put(kernel, &writer, &format!("{DIR}/{temporary}"), b"index");
-        assert!(remembered_for(kernel, &reader, dir, temporary).is_zero());
+        let remembered = remembered_for(kernel, &reader, dir, temporary);
+        assert!(!remembered.is_zero(), "so the rename needs no lookup");
         let counted = Arc::new(Counted::default());
         let notices: Arc<Counted> = Arc::clone(&counted);
         kernel.rooms().fs.set_notices(notices);
         let before = counted.taken_back();
         let (who, member) = (writer.caller(), format!("{DIR}/m.f-1.py311.nbi"));
         kernel.rename(&who, &format!("{DIR}/{temporary}"), &member).unwrap();
-        assert_eq!(counted.taken_back(), before, "it was never remembered");
         kernel.rename(&who, "plain", &member).unwrap();
-        assert!(counted.taken_back() > before, "this one was");
+        assert_eq!(counted.taken_back(), before, "what is remembered leads to a stale inode");
+        put(kernel, &writer, "open", b"index");
+        kernel.open(&reader.caller(), "open", 1, READ, false).unwrap();
+        kernel.rename(&who, "open", &member).unwrap();
+        assert!(counted.taken_back() > before, "this inode is in use");
+        kernel.close(&reader.caller(), 1).unwrap();
     });
 }
 

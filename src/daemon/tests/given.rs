@@ -141,6 +141,10 @@ impl Notices for Counted {
         true
     }
 
+    fn expire_attrs(&self, _: Ino) -> bool {
+        true
+    }
+
     fn inval_entry(&self, _: Ino, _: &OsStr) {
         self.one.fetch_add(1, Ordering::Relaxed);
     }

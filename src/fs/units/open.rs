@@ -13,7 +13,7 @@ use crate::fs::editions::version::{UnitName, Version, current};
 use crate::fs::editions::{Edition, EditionId};
 use crate::fs::filesystem::Filesystem;
 use crate::fs::inode::DirEntryKey;
-use crate::fs::retry::Retry;
+use crate::fs::retry::{Retry, RetryWish};
 use crate::fs::who::Who;
 use crate::fs::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::name::TreePath;
@@ -134,8 +134,8 @@ impl Filesystem {
     /// Makes the kernel look a name up again for this thread.
     fn led_to(&self, spot: DirEntryKey, ino: Ino, wish: &Wish) -> Errno {
         let now = self.0.rooms.clock.mono();
-        let flags = wish.writes().then_some(wish.flags);
-        self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), flags, now);
+        let again = RetryWish::of(wish.writes().then_some(wish.flags));
+        self.0.state.lock().retries.begin(&wish.caller, vec![spot], Some(ino), again, now);
         self.0.begun.notify_one();
         Errno::ESTALE
     }

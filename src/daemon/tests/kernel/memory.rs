@@ -19,11 +19,17 @@ pub(super) const CALL: Duration = Duration::from_millis(1);
 pub(super) struct Told {
     epoch: AtomicU64,
     names: Mutex<Vec<(Ino, OsString)>>,
+    inodes: Mutex<Vec<Ino>>,
 }
 
 impl Notices for Told {
     fn expire_all(&self) -> bool {
         self.epoch.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    fn expire_attrs(&self, ino: Ino) -> bool {
+        self.inodes.lock().push(ino);
         true
     }
 
@@ -39,6 +45,11 @@ impl Told {
 
     pub(super) fn take(&self) -> Vec<(Ino, OsString)> {
         std::mem::take(&mut self.names.lock())
+    }
+
+    /// Returns the inodes whose attributes are not valid any more.
+    pub(super) fn take_inodes(&self) -> Vec<Ino> {
+        std::mem::take(&mut self.inodes.lock())
     }
 }
 

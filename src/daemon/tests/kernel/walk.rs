@@ -39,6 +39,14 @@ impl Kernel<'_> {
             self.memory.drop_name(dir, name.to_str().unwrap());
             self.memory.doubt(dir);
         }
+        self.heed_inodes();
+    }
+
+    /// Carries out the node's notifications about inodes, which have an effect at once.
+    fn heed_inodes(&mut self) {
+        for ino in self.told.take_inodes() {
+            self.memory.doubt(ino);
+        }
     }
 
     /// Asks the node what a name leads to.
@@ -100,6 +108,7 @@ impl Kernel<'_> {
 
     /// Returns attributes, from memory if they are still valid.
     pub(super) fn attr(&mut self, who: &Caller, ino: Ino) -> Reply<Attr> {
+        self.heed_inodes();
         match self.memory.attr(ino) {
             Some(attr) => Ok(attr),
             None => self.ask_attr(who, ino, None),
@@ -108,6 +117,7 @@ impl Kernel<'_> {
 
     /// Checks the mode of an inode. Before it refuses, it requests the attributes once more.
     pub(super) fn permit(&mut self, who: &Caller, ino: Ino, want: u32) -> Reply<()> {
+        self.heed_inodes();
         let user = User::of(who);
         let known = self.memory.attr(ino);
         if known.is_some_and(|attr| user.may(want, rights_of(&attr))) {
