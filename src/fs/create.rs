@@ -14,7 +14,7 @@ use super::lookup::{Lead, is_hidden};
 use super::retry::{RetryWish, Try};
 use super::rights::MAY_CHANGE_NAMES;
 use super::state::State;
-use super::units::Purpose;
+use super::units::{PublishedBy, Purpose};
 use super::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::digest::Digest;
 use crate::local::StagedPath;
@@ -216,7 +216,7 @@ impl Filesystem {
             Err(Errno::EEXIST) => return Err(Errno::ESTALE),
             Err(errno) => return Err(errno),
         };
-        self.note_published(spot, Some(&wish.caller))?;
+        self.note_published(spot, Some(&wish.caller), PublishedBy::NameCall)?;
         let flags = OpenFlags { exclusive: false, ..wish.flags };
         match self.open_file_as(ino, &Wish { flags, tried: Try::First, ..*wish }) {
             Answer::Now(opened) => self.tell_opened(Lead::lasting(ino), spot, opened?),

@@ -14,6 +14,7 @@ use super::inode::DirEntryKey;
 use super::lookup::Lead;
 use super::retry::Try;
 use super::rights::{MAY_CHANGE_NAMES, may_take};
+use super::units::PublishedBy;
 use super::who::Who;
 use super::wish::Wish;
 use crate::digest::Digest;
@@ -274,10 +275,11 @@ impl Filesystem {
         &self,
         spot: &DirEntryKey,
         caller: Option<&Caller>,
+        by: PublishedBy,
     ) -> Reply<bool> {
         if let Some(caller) = caller {
             self.own_lock(spot, caller);
         }
-        self.changed_in_edition(spot, caller).map_err(|error| super::errno::promised(&error))
+        self.changed_in_edition(spot, caller, by).map_err(|error| super::errno::promised(&error))
     }
 }

@@ -15,7 +15,7 @@ use super::lookup::{Lead, is_hidden};
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::Seen;
 use super::state::{State, entry_inode};
-use super::units::Purpose;
+use super::units::{PublishedBy, Purpose};
 use crate::digest::Digest;
 use crate::error::Error;
 use crate::name::{TreePath, check_name};
@@ -141,7 +141,7 @@ impl Filesystem {
             _ => return Err(Errno::EINVAL),
         };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
-        self.note_published(&spot, Some(caller))?;
+        self.note_published(&spot, Some(caller), PublishedBy::NameCall)?;
         Ok(made)
     }
 
@@ -176,7 +176,7 @@ impl Filesystem {
         let attrs = self.attrs_for_new(parent, caller, 0o777)?;
         let kind = EntryKind::Symlink { target: target.into() };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
-        self.note_published(&spot, Some(caller))?;
+        self.note_published(&spot, Some(caller), PublishedBy::NameCall)?;
         Ok(made)
     }
 
@@ -203,7 +203,7 @@ impl Filesystem {
         let spot = spot.and_then(|spot| self.routed(caller, spot, Purpose::Make));
         let linked = spot.and_then(|spot| {
             let found = self.link_at(caller, ino, &spot)?;
-            self.note_published(&spot, Some(caller))?;
+            self.note_published(&spot, Some(caller), PublishedBy::NameCall)?;
             Ok(found)
         });
         linked.into()

@@ -19,6 +19,7 @@ use super::inode::{DirEntryKey, LiveId, Published, Source};
 use super::live::{Live, Mark, Stage, Version};
 use super::seen::Seen;
 use super::state::State;
+use super::units::PublishedBy;
 use super::who::Who;
 use crate::error::{Error, Kind};
 use crate::local::Lodged;
@@ -292,7 +293,7 @@ impl Filesystem {
         done?;
         let promised = |error: Error| super::errno::promised(&error);
         let Some(place) = place else { return Ok(()) };
-        let completed = self.note_published(&place, caller)?;
+        let completed = self.note_published(&place, caller, PublishedBy::Close)?;
         if completed && synced {
             self.0.rooms.ledger.sync().map_err(promised)?;
         }

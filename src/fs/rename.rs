@@ -18,7 +18,7 @@ use super::names::Staling;
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
-use super::units::Purpose;
+use super::units::{PublishedBy, Purpose};
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
@@ -141,7 +141,7 @@ impl Filesystem {
         }
         // A file that is still being written is published by its close.
         if matches!(how, Move::Replace | Move::Exchange) {
-            self.note_published(&made, Some(caller))?;
+            self.note_published(&made, Some(caller), PublishedBy::NameCall)?;
         }
         Ok(())
     }
@@ -149,17 +149,21 @@ impl Filesystem {
     /// Keeps other processes away from a file that was renamed into a draft. The kernel moves what
     /// it remembers of the old name to the public one. So the file gets another inode.
     ///
-    /// The kernel looks all names up again instead if the inode is in use, or if other processes
-    /// have editions of the unit: the open of an entry point may need its one retry to leave an
-    /// older version.
+    /// The kernel looks all names up again instead if the inode is in use, if something is
+    /// published under the public name, or if other processes have editions of the unit. There an
+    /// open may need its one retry to be led to a draft, or to leave an older version.
     fn part_from_public(&self, draft: &DirEntryKey, public: DirEntryKey) {
         let staling = {
             let mut state = self.0.state.lock();
+            let path = state.names.path_of(&public);
+            let is_published = path.is_none_or(|path| self.seen(&path).is_some());
             let edition = state.editions.of_dir(draft.0).and_then(|id| state.editions.get(id));
-            let unit = edition.map(|edition| edition.unit.clone());
-            match unit.filter(|unit| state.editions.of_unit(unit).count() == 1) {
-                Some(_) => state.names.make_stale(draft, public.clone()),
-                None => Staling::InUse,
+            let is_alone =
+                edition.is_some_and(|own| state.editions.of_unit(&own.unit).count() == 1);
+            if is_alone && !is_published {
+                state.names.make_stale(draft, public.clone())
+            } else {
+                Staling::InUse
             }
         };
         let parted = match staling {

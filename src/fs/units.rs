@@ -21,6 +21,7 @@ mod tend;
 
 use std::time::Duration;
 
+pub(super) use complete::PublishedBy;
 pub(super) use route::Purpose;
 
 /// How long a draft stays hidden from others after its last change, if no marker completes it.

@@ -31,6 +31,16 @@ struct DraftPlan {
     made: Vec<Made>,
 }
 
+/// What a process has published something by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::fs) enum PublishedBy {
+    /// A call that makes or moves a name. After it the kernel requests the attributes of the name's
+    /// directory again by itself.
+    NameCall,
+    /// A close, or the end of a mapping.
+    Close,
+}
+
 impl Filesystem {
     /// Notes that something was published at a name of a draft, and publishes the draft if that
     /// completes it. Returns whether it completes it. `caller` is the process that published;
@@ -39,6 +49,7 @@ impl Filesystem {
         &self,
         spot: &DirEntryKey,
         caller: Option<&Caller>,
+        by: PublishedBy,
     ) -> Result<bool> {
         let (id, path, unit, written, last) = {
             let state = self.0.state.lock();
@@ -54,7 +65,8 @@ impl Filesystem {
         }
         let Some(part) = unit.part(&self.0.rules.profiles, &path) else { return Ok(false) };
         if part.is_marker {
-            self.complete(id, None)?;
+            let dir = path.parent().filter(|_| by == PublishedBy::NameCall);
+            self.complete(id, None, dir.as_ref())?;
         } else if part.is_entry
             && let Some(edition) = self.0.state.lock().editions.get_mut(id)
         {
@@ -65,12 +77,18 @@ impl Filesystem {
 
     /// Publishes a draft under its real names, unless the unit has changed since the draft was
     /// begun. `uses` is the value of [`Edition::uses`] at the time of that decision; if it has
-    /// changed, nothing happens. Blocks. On an error nothing was published, except the first parts
+    /// changed, nothing happens. `forgotten` is a directory whose attributes the kernel requests
+    /// again by itself. Blocks. On an error nothing was published, except the first parts
     /// of a draft that is too large. The publish is tried again later, if the writers do not
     /// complete the draft first.
-    pub(super) fn complete(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
+    pub(super) fn complete(
+        &self,
+        id: EditionId,
+        uses: Option<u64>,
+        forgotten: Option<&TreePath>,
+    ) -> Result<()> {
         self.keep_published(id);
-        self.publish_draft(id, uses).inspect_err(|error| {
+        self.publish_draft(id, uses, forgotten).inspect_err(|error| {
             tracing::warn!(error = error.chain(), "files that belong together were not published");
             let now = self.0.rooms.clock.mono();
             if let Some(edition) = self.0.state.lock().editions.get_mut(id) {
@@ -94,7 +112,12 @@ impl Filesystem {
         }
     }
 
-    fn publish_draft(&self, id: EditionId, uses: Option<u64>) -> Result<()> {
+    fn publish_draft(
+        &self,
+        id: EditionId,
+        uses: Option<u64>,
+        forgotten: Option<&TreePath>,
+    ) -> Result<()> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
         let plan = {
@@ -158,7 +181,11 @@ impl Filesystem {
         if let Some(dir) = dirs.first() {
             tracing::debug!(files = paths.len(), %dir, "files that belong together are published");
         }
-        self.doubt(spots);
+        // The kernel remembers no name of a draft, nor a public one that the draft has changed. It
+        // may remember the attributes of their directories.
+        if dirs.iter().any(|dir| forgotten != Some(dir)) {
+            self.doubt(spots);
+        }
         Ok(())
     }
 

@@ -152,7 +152,7 @@ impl Filesystem {
         match due {
             Due::Nothing => {}
             // The error is logged already, and the next round tries again.
-            Due::Publish => drop(self.complete(id, uses)),
+            Due::Publish => drop(self.complete(id, uses, None)),
             Due::End => drop(self.end_edition(id, uses)),
         }
     }
@@ -191,7 +191,7 @@ impl Filesystem {
                 Due::Nothing if !empty => return Err(Errno::ENOTEMPTY),
                 // All its members in the directory are removed already, and the publish removes
                 // them for all processes.
-                Due::Nothing if inside => drop(self.complete(id, None)),
+                Due::Nothing if inside => drop(self.complete(id, None, None)),
                 due => self.carry_out_due(id, due, None),
             }
         }
@@ -219,7 +219,7 @@ impl Filesystem {
             let due = self.0.state.lock().editions.get(id).map(due_at_end);
             match due {
                 Some(Due::Nothing | Due::Publish) => {
-                    let published = self.complete(id, None);
+                    let published = self.complete(id, None, None);
                     published.map_err(|error| crate::fs::errno::promised(&error))?;
                 }
                 Some(Due::End) | None => {}
