@@ -68,7 +68,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct DrainReport {
+pub struct DrainOutcome {
     /// Whether everything that was published before the drain is remote. False if the store refuses
     /// some of it.
     pub complete: bool,
@@ -168,7 +168,7 @@ impl Publisher {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`.
-    pub async fn drain(&self, limit: Duration) -> DrainReport {
+    pub async fn drain(&self, limit: Duration) -> DrainOutcome {
         self.drain_with(limit, |_| ()).await
     }
 
@@ -177,7 +177,7 @@ impl Publisher {
         &self,
         limit: Duration,
         mut progress: impl FnMut(Pending),
-    ) -> DrainReport {
+    ) -> DrainOutcome {
         let ledger = &self.0.ledger;
         let (target, began) = (ledger.last(), ledger.clock().mono());
         let _hurry = Hurry::new(&self.0);
@@ -198,7 +198,7 @@ impl Publisher {
         // Saves work for the next start, which repeats whatever fails here.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
-        DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
+        DrainOutcome { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
     }
 
     /// Reports whether an upload waits because the store throttles.
