@@ -471,7 +471,7 @@ fn summary(before: &Status, drained: &Drained) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Health;
+    use crate::control::HealthReport;
 
     fn status(started_ms: u64, local: u64) -> Status {
         let figures = ClientFigures { local, compiled: 1, ..ClientFigures::default() };
@@ -514,15 +514,15 @@ mod tests {
         assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
         assert!(!line.contains("drained"), "{line}");
         let mut after = drained(status(1, 10));
-        (after.status.uptime_ms, after.status.health) = (9_000, Some(Health::default()));
+        (after.status.uptime_ms, after.status.health) = (9_000, Some(HealthReport::default()));
         for (age_ms, said) in [(4_000, true), (5_001, false)] {
             let error = Some("status 503".to_owned());
             let last_error_age_ms = Some(age_ms);
-            after.status.health = Some(Health {
+            after.status.health = Some(HealthReport {
                 up: true,
                 last_error: error,
                 last_error_age_ms,
-                ..Health::default()
+                ..HealthReport::default()
             });
             let line = sent(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
             let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");

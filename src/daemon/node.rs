@@ -18,7 +18,7 @@ use super::rules::{self, RulesLook};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings, Writes};
 use crate::control::{
-    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, Health, IoReport,
+    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, HealthReport, IoReport,
     LocalUsage, Node, OpensReport, Phase, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 use crate::error::{Error, Kind, Result};
@@ -298,7 +298,7 @@ impl MountedNode {
         }
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<HealthReport> {
         let Rooms { remote, clock, .. } = &self.rooms;
         remote.as_ref().map(|remote| health_of(remote, clock, self.started))
     }

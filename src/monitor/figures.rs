@@ -332,7 +332,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::Health;
+    use crate::control::HealthReport;
     use crate::metrics::Histogram;
 
     fn figures() -> Figures {
@@ -342,7 +342,7 @@ mod tests {
         let status = Status {
             version: "0.1.0".to_owned(),
             mount_point: "/m".to_owned(),
-            health: Some(Health { up: true, ..Health::default() }),
+            health: Some(HealthReport { up: true, ..HealthReport::default() }),
             versions: BTreeMap::from([("a \"b\"\n".to_owned(), 3)]),
             ..Status::default()
         };

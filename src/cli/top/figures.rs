@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::control::{Backlog, BusyEntry, BusyReport, Health, Status};
+use crate::control::{Backlog, BusyEntry, BusyReport, HealthReport, Status};
 
 /// One sample of a mount.
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ impl Rates {
         let asked = hits + misses;
         let (up, trouble) = match &status.health {
             None => (None, None),
-            Some(Health { up: true, .. }) => (Some(true), None),
-            Some(Health { last_error, .. }) => (Some(false), last_error.clone()),
+            Some(HealthReport { up: true, .. }) => (Some(true), None),
+            Some(HealthReport { last_error, .. }) => (Some(false), last_error.clone()),
         };
         Self {
             mount_point: status.mount_point.clone(),
