@@ -81,5 +81,5 @@ pub use progress::Progress;
 pub use store::Remote;
 pub use throttle::{Throttling, Wait, is_throttled};
 pub use tried::StoreAbilities;
-pub use trouble::{Class, THROTTLED};
+pub use trouble::{ErrorClass, THROTTLED};
 pub use validate::INLINE_BYTES_MAX;

@@ -37,7 +37,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
 use crate::namespace::{BlobPlace, Commit, Location, Site};
-use crate::remote::{Class, Progress, Remote, decode_commit, decode_frame, is_throttled};
+use crate::remote::{ErrorClass, Progress, Remote, decode_commit, decode_frame, is_throttled};
 use crate::task;
 
 /// How many fetches run at once; the store has a limit of its own below.
@@ -484,7 +484,7 @@ impl Inner {
     /// Notes whether an object is in trouble.
     fn note_trouble<T>(&self, name: &Arc<str>, got: Result<T>) -> Result<T> {
         match &got {
-            Err(error) if Class::of(error.kind()) == Class::Passing => {
+            Err(error) if ErrorClass::of(error.kind()) == ErrorClass::Passing => {
                 self.troubled.note(Arc::clone(name));
                 self.troubled.note_throttled(name, is_throttled(error));
             }
@@ -522,5 +522,5 @@ fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {
 /// Reports whether an error proves that the bytes are missing or wrong. All other errors only say
 /// that they cannot be read now.
 fn is_proof(error: &Error) -> bool {
-    Class::of(error.kind()) == Class::Proof
+    ErrorClass::of(error.kind()) == ErrorClass::Proof
 }
