@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::escape::printed;
 use super::failure::Outcome;
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
 use super::ls::node;
 use super::output::{Progress, data, note};
@@ -137,7 +137,7 @@ impl Visit for DuCount<'_> {
         if hit.kind != FileType::RegularFile {
             return Ok(());
         }
-        match Entry::look(hit.dir, hit.name, &self.silence) {
+        match SeenEntry::look(hit.dir, hit.name, &self.silence) {
             Ok(entry) => self.count(hit, &entry),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => self.troubles.add(&self.query.shown(hit.below), &error),
@@ -151,7 +151,7 @@ impl Visit for DuCount<'_> {
 }
 
 impl DuCount<'_> {
-    fn count(&mut self, hit: &Hit<'_>, entry: &Entry) {
+    fn count(&mut self, hit: &Hit<'_>, entry: &SeenEntry) {
         let is_linked = entry.names() > 1 && self.linked.len() < LINKED_MAX;
         if is_linked && !self.linked.insert(entry.stat.st_ino) {
             return;
@@ -172,7 +172,7 @@ impl DuCount<'_> {
     }
 
     /// Returns the row of a file.
-    fn name(&self, hit: &Hit<'_>, entry: &Entry) -> String {
+    fn name(&self, hit: &Hit<'_>, entry: &SeenEntry) -> String {
         let facts = entry.facts.as_ref();
         match self.by {
             By::Client => {

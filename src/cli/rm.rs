@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
 use super::output::{Progress, count, data, note};
 use crate::config::{ByteSize, Surroundings};
@@ -189,7 +189,7 @@ impl Visit for RmCount<'_> {
             self.report.directories += 1;
             return Ok(());
         }
-        match Entry::look(hit.dir, hit.name, &self.silence) {
+        match SeenEntry::look(hit.dir, hit.name, &self.silence) {
             Ok(entry) => {
                 self.report.files += 1;
                 self.report.bytes += entry.size().unwrap_or(0);
@@ -209,7 +209,7 @@ impl Visit for RmCount<'_> {
     }
 }
 
-fn is_entry(entry: &Entry) -> bool {
+fn is_entry(entry: &SeenEntry) -> bool {
     entry.facts.as_ref().is_some_and(|facts| facts.is_entry)
 }
 
@@ -234,14 +234,14 @@ impl Visit for Removing<'_> {
         if hit.kind == FileType::Directory {
             return Ok(());
         }
-        let entry = Entry::look(hit.dir, hit.name, &self.silence);
+        let entry = SeenEntry::look(hit.dir, hit.name, &self.silence);
         if self.entries_only && !entry.as_ref().is_ok_and(is_entry) {
             return Ok(());
         }
         if self.unlink(hit, AtFlags::empty()) {
             self.report.files += 1;
             let entry = entry.ok();
-            self.report.bytes += entry.as_ref().and_then(Entry::size).unwrap_or(0);
+            self.report.bytes += entry.as_ref().and_then(SeenEntry::size).unwrap_or(0);
             self.report.entry_points += u64::from(entry.as_ref().is_some_and(is_entry));
         }
         let (done, wanted) = (self.report.files + self.report.directories, self.wanted);
