@@ -12,7 +12,7 @@ use super::failure::Outcome;
 use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
 use super::ls::node;
-use super::output::{Progress, data, note};
+use super::output::{ProgressLine, data, note};
 use crate::config::{ByteSize, Surroundings};
 use crate::namespace::Bytes;
 
@@ -97,7 +97,7 @@ struct DuCount<'a> {
     linked: HashSet<u64>,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
 }
 
 /// Runs the command.
@@ -113,7 +113,7 @@ pub(super) fn run(command: &DuCommand) -> Outcome<()> {
         linked: HashSet::new(),
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
     };
     let found = walk(&query, &mut counting)?;
     let DuCount { rows, total, troubles, progress, .. } = counting;

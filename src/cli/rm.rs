@@ -19,7 +19,7 @@ use super::escape::printed;
 use super::failure::{Failure, Outcome};
 use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
-use super::output::{Progress, count, data, note};
+use super::output::{ProgressLine, count, data, note};
 use crate::config::{ByteSize, Surroundings};
 
 /// Options of `hearthfs rm`.
@@ -84,7 +84,7 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
         report: RmReport { dry_run: command.dry_run, all_nodes: true, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
     };
     walk(&query, &mut counting)?;
     let RmCount { mut report, troubles, progress, .. } = counting;
@@ -115,7 +115,7 @@ fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
         report: RmReport { all_nodes: counted.all_nodes, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
         wanted: counted.files + counted.directories,
     };
     if counted.entry_points > 0 {
@@ -176,7 +176,7 @@ struct RmCount<'a> {
     report: RmReport,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
 }
 
 impl Visit for RmCount<'_> {
@@ -221,7 +221,7 @@ struct Removing<'a> {
     report: RmReport,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
     wanted: u64,
 }
 

@@ -16,7 +16,7 @@ use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
 use super::options::SettingFlags;
-use super::output::{Progress, left, note, time};
+use super::output::{ProgressLine, left, note, time};
 use super::point::{self, State};
 use super::record::Recording;
 use super::share::Share;
@@ -383,7 +383,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     let clock = Clock::system();
     let began = clock.mono();
     let (given_up, mut stuck) = tokio::sync::oneshot::channel();
-    let (mut given_up, mut progress) = (Some(given_up), Progress::new());
+    let (mut given_up, mut progress) = (Some(given_up), ProgressLine::new());
     let work = client.drain(limit, |news| {
         progress.show(news);
         if was_down

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::output::{Progress, left, note};
+use super::output::{ProgressLine, left, note};
 use super::point::{self, State};
 use super::wait;
 use crate::config::{Flags, Surroundings, parse_duration};
@@ -129,7 +129,7 @@ pub(super) async fn shut_down(
     point: &Path,
     limit: Option<Duration>,
 ) -> Outcome<DrainReport> {
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let asked = client.shutdown(limit, |news| progress.show(news)).await;
     drop(progress);
     let report = match asked {
