@@ -14,7 +14,7 @@ use super::json::json_pretty;
 use super::ls::node;
 use super::output::{ProgressLine, data, note};
 use crate::config::{ByteSize, Surroundings};
-use crate::namespace::Bytes;
+use crate::namespace::BytesPlace;
 
 /// The most rows. One further row counts the rest.
 const ROWS_MAX: usize = 10_000;
@@ -158,7 +158,7 @@ impl DuCount<'_> {
         }
         let bytes = entry.size().unwrap_or(0);
         let place = entry.facts.as_ref().and_then(|facts| facts.bytes);
-        let is_local = matches!(place, Some(Bytes::Local | Bytes::Writing));
+        let is_local = matches!(place, Some(BytesPlace::Local | BytesPlace::Writing));
         let local_bytes = if is_local { bytes } else { 0 };
         let one = RowSum { files: 1, bytes, local_bytes, untold: u64::from(place.is_none()) };
         self.total.add(one);

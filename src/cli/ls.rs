@@ -14,7 +14,7 @@ use super::json::json_line;
 use super::output::{note, time};
 use crate::clock::Clock;
 use crate::config::{ByteSize, Surroundings};
-use crate::namespace::{Bytes, Facts};
+use crate::namespace::{BytesPlace, Facts};
 
 /// The size of the output buffer.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
@@ -196,11 +196,11 @@ pub(super) fn node(facts: &Facts) -> Option<String> {
 }
 
 /// Returns the word for the location of bytes.
-pub(super) fn word(bytes: Bytes) -> &'static str {
+pub(super) fn word(bytes: BytesPlace) -> &'static str {
     match bytes {
-        Bytes::Writing => "writing",
-        Bytes::Local => "local",
-        Bytes::Remote => "remote",
-        Bytes::Unknown => "-",
+        BytesPlace::Writing => "writing",
+        BytesPlace::Local => "local",
+        BytesPlace::Remote => "remote",
+        BytesPlace::Unknown => "-",
     }
 }

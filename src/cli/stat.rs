@@ -134,7 +134,7 @@ fn ago(now_ms: i64, then_ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::Bytes;
+    use crate::namespace::BytesPlace;
 
     fn entry(facts: Option<Facts>) -> SeenEntry {
         let dir = tempfile::tempdir().expect("temporary directory");
@@ -155,7 +155,7 @@ mod tests {
             client: Some("triton".into()),
             kind: Some("unit".into()),
             is_entry: true,
-            bytes: Some(Bytes::Local),
+            bytes: Some(BytesPlace::Local),
             digest: Some("abcd".into()),
             content: Some(ContentFacts {
                 used_s: Some((now_ms - 600_000) / 1000),
@@ -178,7 +178,7 @@ mod tests {
         }
         let said = text("/m/f", &entry(None), None, now_ms);
         assert!(said.contains("more      not told"), "{said}");
-        let writing = Facts { bytes: Some(Bytes::Writing), ..Facts::default() };
+        let writing = Facts { bytes: Some(BytesPlace::Writing), ..Facts::default() };
         let said = text("/m/f", &entry(Some(writing)), None, now_ms);
         assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");
         assert_eq!(ago(0, 5000), "in 5.0 s");
