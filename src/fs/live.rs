@@ -85,12 +85,12 @@ pub(super) struct Version {
 /// A file that was written and must be given the modification time `mtime`.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Touch {
+pub(super) struct MtimeToSet {
     source: Arc<Source>,
     mtime: Time,
 }
 
-impl Touch {
+impl MtimeToSet {
     /// Sets the time. This uses the disk, so the state must not be locked meanwhile. The caller has
     /// the turn, so nothing of the file is published in between.
     pub(super) fn carry_out(self) -> io::Result<()> {
@@ -412,13 +412,13 @@ impl Live {
     pub(super) fn edit_attrs(
         &mut self,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Reply<(bool, Option<Touch>)> {
+    ) -> Reply<(bool, Option<MtimeToSet>)> {
         let mut after = self.attrs.clone();
         edit(&mut after)?;
         let before = std::mem::replace(&mut self.attrs, after);
         let touches = self.attrs.mtime != before.mtime && self.wrote();
-        let touch =
-            touches.then(|| Touch { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
+        let touch = touches
+            .then(|| MtimeToSet { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
         Ok((self.attrs != before, touch))
     }
 }
