@@ -64,7 +64,7 @@ impl Mark {
 /// The version of a live file that a close has published. Its bytes are those of the staging file
 /// as long as that file looks like `mark`.
 #[derive(Debug)]
-pub(super) struct Version {
+pub(super) struct PublishedVersion {
     pub(super) published: Published,
     pub(super) digest: Digest,
     pub(super) mark: Mark,
@@ -104,7 +104,7 @@ pub(super) enum Stage {
     /// Only its writers see its bytes. An earlier version may have been published.
     Writing,
     /// Its bytes are those of an entry.
-    Published(Box<Version>),
+    Published(Box<PublishedVersion>),
     /// A writer was killed, or the disk was full. It will never be an entry.
     Dropped,
 }
@@ -256,11 +256,11 @@ impl Live {
     }
 
     /// Returns its published version, while its bytes are those of that version.
-    pub(super) fn version(&self) -> Option<&Version> {
+    pub(super) fn version(&self) -> Option<&PublishedVersion> {
         if let Stage::Published(version) = &self.stage { Some(version) } else { None }
     }
 
-    pub(super) fn version_mut(&mut self) -> Option<&mut Version> {
+    pub(super) fn version_mut(&mut self) -> Option<&mut PublishedVersion> {
         if let Stage::Published(version) = &mut self.stage { Some(version) } else { None }
     }
 
