@@ -22,7 +22,7 @@ use crate::control::{
     LocalUsage, Node, OpensReport, Phase, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 use crate::error::{Error, Kind, Result};
-use crate::fs::{Asker, Opened};
+use crate::fs::{Asker, RecordedOpens};
 use crate::name::TreePath;
 use crate::namespace::{path_of_hex, path_to_hex};
 use crate::remote::Remote;
@@ -468,7 +468,7 @@ impl Node for MountedNode {
 
     fn opens(&self, number: u64, last: bool) -> Result<OpensReport> {
         let opened = self.rooms.fs.opened(number, last);
-        let Opened { paths, lost, more } = opened
+        let RecordedOpens { paths, lost, more } = opened
             .ok_or_else(|| Error::new(Kind::Busy, "too many recordings of opens are under way"))?;
         Ok(OpensReport { paths: paths.iter().map(path_to_hex).collect(), lost, more })
     }
