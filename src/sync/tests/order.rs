@@ -106,7 +106,7 @@ fn one_record_is_never_seen_in_part() {
 }
 
 #[test]
-fn commits_are_numbered_without_gaps_in_each_run() {
+fn commits_are_numbered_without_gaps_in_each_incarnation() {
     run(async {
         let world = World::new();
         let mut a = world.node();

@@ -277,7 +277,7 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
 }
 
 #[test]
-fn a_run_of_commits_ends_with_a_long_silence() {
+fn an_incarnation_ends_with_a_long_silence() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
@@ -287,14 +287,16 @@ fn a_run_of_commits_ends_with_a_long_silence() {
             a.push().await;
         }
         assert!(b.pull().await && !b.engine.ledger().is_partial());
-        let mut runs = Vec::new();
+        let mut numbers = Vec::new();
         for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
             let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-            runs.push((commit.incarnation, commit.sequence));
+            numbers.push((commit.incarnation, commit.sequence));
         }
-        let sequences: Vec<u64> = runs.iter().map(|run| run.1).collect();
+        let sequences: Vec<u64> = numbers.iter().map(|(_, sequence)| *sequence).collect();
         assert_eq!(sequences, [0, 1, 0, 1]);
-        assert!(runs[0].0 == runs[1].0 && runs[1].0 != runs[2].0 && runs[2].0 == runs[3].0);
+        let incarnation = |at: usize| numbers[at].0;
+        assert!(incarnation(0) == incarnation(1) && incarnation(2) == incarnation(3));
+        assert_ne!(incarnation(1), incarnation(2));
     });
 }
 
