@@ -58,17 +58,17 @@ impl Remote {
     /// Returns why the store cannot be used at this moment, and what to do about it, if that is known.
     pub fn trouble(&self) -> Option<String> {
         let missed = self.inner.identity.missed().map(|(why, _)| why);
-        self.unfit().or(missed).or_else(|| self.inner.caller.gate.why())
+        self.unfit().or(missed).or_else(|| self.inner.requester.gate.why())
     }
 
     /// Returns what last kept the store from being used, now or in an outage that is over.
     pub fn last_outage(&self) -> Option<Outage> {
-        self.inner.caller.gate.last()
+        self.inner.requester.gate.last()
     }
 
     /// Returns when the last outage ended, by the monotonic clock; `None` before the first.
     pub fn outage_ended(&self) -> Option<Duration> {
-        self.inner.caller.gate.ended_at()
+        self.inner.requester.gate.ended_at()
     }
 
     /// Checks that the store is there, accepts our credentials, has our format and is the one that
@@ -195,7 +195,7 @@ impl Remote {
             Err(_) if lane == Lane::Background => inner.checking.lock().await,
             // Another caller is already checking, and may take its whole deadline.
             Err(_) if self.health() != Health::Up => return Err(down()),
-            Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
+            Err(_) => clock::within(inner.requester.deadline, inner.checking.lock())
                 .await
                 .ok_or_else(down)?,
         };
@@ -222,7 +222,7 @@ impl Remote {
     /// replaced it.
     fn is_checked(&self) -> bool {
         let inner = &self.inner;
-        inner.checked.load(Ordering::Acquire) && inner.caller.gate.down_for() < ANOTHER_AFTER
+        inner.checked.load(Ordering::Acquire) && inner.requester.gate.down_for() < ANOTHER_AFTER
     }
 
     async fn check_format(&self, lane: Lane) -> Result<()> {
@@ -239,7 +239,7 @@ impl Remote {
         match &checked {
             Ok(()) => {
                 inner.checked.store(true, Ordering::Release);
-                inner.caller.gate.looked();
+                inner.requester.gate.looked();
                 inner.check_done.notify_waiters();
                 *inner.refused.lock() = None;
             }
@@ -260,9 +260,9 @@ impl Remote {
     }
 
     pub(super) async fn open_dir(&self, make: bool) -> Result<()> {
-        let Some(dir) = self.inner.caller.backend.dir() else { return Ok(()) };
+        let Some(dir) = self.inner.requester.backend.dir() else { return Ok(()) };
         let shared = dir.clone();
-        clock::within(self.inner.caller.deadline, task::blocking(move || shared.open(make)))
+        clock::within(self.inner.requester.deadline, task::blocking(move || shared.open(make)))
             .await
             .unwrap_or_else(|| {
                 let op = format!("{} does not answer: is its file server up?", self.inner.url);
@@ -316,10 +316,10 @@ impl Remote {
     pub(super) fn accept(&self, said: &Said, bytes: &[u8]) {
         let (inner, url) = (&self.inner, &self.inner.url);
         if inner.identity.accept(said, bytes, url, self.now_ms()) {
-            inner.caller.gate.came_back();
+            inner.requester.gate.came_back();
             tracing::info!(remote = %url, store = %said.store, "the store is back");
         }
-        if let Some(dir) = inner.caller.backend.dir() {
+        if let Some(dir) = inner.requester.backend.dir() {
             dir.note_checked(said.store);
         }
         if let Some(warning) = inner.expiry.learn(said.expiry, url) {
@@ -341,7 +341,7 @@ impl Remote {
         if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
             tracing::warn!("{text}");
         }
-        self.inner.caller.gate.note_unusable(Kind::Unavailable, &text);
+        self.inner.requester.gate.note_unusable(Kind::Unavailable, &text);
         Error::new(Kind::Unavailable, text)
     }
 
@@ -362,7 +362,7 @@ impl Remote {
     /// Adds to an error of the check what a person can do about it.
     pub(super) fn with_remedy(&self, error: &Error) -> Error {
         let cause = Trouble::cause_of(error);
-        let dir = self.inner.caller.backend.dir().is_some();
+        let dir = self.inner.requester.backend.dir().is_some();
         let (kind, remedy) = match (cause, error.kind()) {
             (Cause::MissingBucket, _) => {
                 (Kind::NotFound, "the bucket does not exist: make it or correct the name")
@@ -399,8 +399,11 @@ impl Remote {
         let after = self.inner.clock.mono();
         let head =
             Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
-        let meta =
-            self.inner.caller.call(head, |store| async move { Ok(store.head(key).await?) }).await?;
+        let meta = self
+            .inner
+            .requester
+            .call(head, |store| async move { Ok(store.head(key).await?) })
+            .await?;
         self.note_time(before, after, meta.last_modified.timestamp_millis());
         Ok(())
     }
@@ -416,7 +419,7 @@ impl Remote {
 
     /// Removes temporaries of writers that died from a shared directory, in the background.
     fn sweep(&self) {
-        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return };
+        let Some(dir) = self.inner.requester.backend.dir().cloned() else { return };
         let now_ms = self.now_ms();
         let runtime = tokio::runtime::Handle::current();
         drop(task::spawn(&runtime, "sweep", async move {
