@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::background;
 use super::child::{ChildSignals, Running, end_like};
-use super::clients::{ClientEnvironment, plan, why_nothing};
+use super::clients::{ClientEnvironment, environment, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
@@ -98,8 +98,8 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         };
         let settings = &loaded.settings;
         let short = settings.run.cache_short_compiles;
-        let plan = plan(&settings.profiles, &point, &around.variables, short);
-        if make_dirs(&point, &plan)
+        let environment = environment(&settings.profiles, &point, &around.variables, short);
+        if make_dirs(&point, &environment)
             && let Some(before) = &mut joined.before
             && let Ok((_, status)) = control::find(&around, &point, Some(around.uid)).await
         {
@@ -108,9 +108,9 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         }
         let result = match &mut recording {
             Some(recording) => {
-                recorded(recording, &joined, execute(command, &plan, &mut signals)).await
+                recorded(recording, &joined, execute(command, &environment, &mut signals)).await
             }
-            None => execute(command, &plan, &mut signals).await,
+            None => execute(command, &environment, &mut signals).await,
         };
         if !result.as_ref().is_ok_and(ExitStatus::success) {
             signals.forget().await;
@@ -118,7 +118,7 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         if let Some(recording) = recording.filter(|_| result.is_ok()) {
             recording.end().await;
         }
-        finish(&around, &point, joined, &loaded, &plan, &mut signals).await;
+        finish(&around, &point, joined, &loaded, &environment, &mut signals).await;
         result
     })?;
     Ok(end_like(status))
@@ -234,8 +234,8 @@ fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
 }
 
 /// Makes the directories that clients need; returns whether any was missing.
-fn make_dirs(point: &Path, plan: &ClientEnvironment) -> bool {
-    let missing = plan.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
+fn make_dirs(point: &Path, environment: &ClientEnvironment) -> bool {
+    let missing = environment.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
     let missing: Vec<PathBuf> = missing.collect();
     for path in &missing {
         match std::fs::DirBuilder::new().recursive(true).create(path) {
@@ -264,11 +264,11 @@ async fn recorded(
 
 async fn execute(
     command: &RunCommand,
-    plan: &ClientEnvironment,
+    environment: &ClientEnvironment,
     signals: &mut ChildSignals,
 ) -> Outcome<ExitStatus> {
     let mut process = Command::new(&command.command[0]);
-    process.args(&command.command[1..]).envs(plan.variables.iter().map(|(k, v)| (k, v)));
+    process.args(&command.command[1..]).envs(environment.variables.iter().map(|(k, v)| (k, v)));
     for variable in MANAGER_VARIABLES {
         process.env_remove(variable);
     }
@@ -282,7 +282,7 @@ async fn finish(
     point: &Path,
     joined: Joined,
     loaded: &Loaded,
-    plan: &ClientEnvironment,
+    environment: &ClientEnvironment,
     signals: &mut ChildSignals,
 ) {
     let Some(before) = joined.before else {
@@ -306,7 +306,7 @@ async fn finish(
                 note(&line);
             }
             let is_set = |name: &str| {
-                plan.variables.iter().any(|(set, _)| set == name)
+                environment.variables.iter().any(|(set, _)| set == name)
                     || around.variables.contains_key(OsStr::new(name))
             };
             if let Some(hint) = Some(grown(&before, &drained))

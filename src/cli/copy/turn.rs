@@ -88,9 +88,9 @@ impl ImportTurn {
     }
 
     /// Records the cost of an import as if it ended now.
-    pub(super) fn note(&self, weight: UnitCost) {
+    pub(super) fn note(&self, cost: UnitCost) {
         // If that fails, the next import counts what was recorded before.
-        let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
+        let text = format!("{:<width$}", cost.to_string(), width = TEXT_BYTES_MAX as usize - 1);
         self.file.write_all_at(text.as_bytes(), 0).ok();
     }
 }
@@ -102,9 +102,9 @@ fn earlier(file: &File, clock: &Clock) -> std::io::Result<(UnitCost, Duration)> 
     }
     let mut text = String::new();
     let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
-    let weight = read.ok().and_then(|_| UnitCost::parse(&text)).unwrap_or_else(UnitCost::most);
+    let cost = read.ok().and_then(|_| UnitCost::parse(&text)).unwrap_or_else(UnitCost::most);
     let written = Duration::new(about.mtime().unsigned_abs(), about.mtime_nsec() as u32);
-    Ok((weight, clock.wall().saturating_sub(written)))
+    Ok((cost, clock.wall().saturating_sub(written)))
 }
 
 #[cfg(test)]
