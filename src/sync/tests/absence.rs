@@ -18,8 +18,7 @@ fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
         let [a, mut b] = nodes;
         b.write("theirs", b"1");
         b.write("both", b"1");
-        b.write("kept", b"1");
-        b.push().await;
+        b.send("kept", b"1").await;
         assert!(a.pull().await);
         // It is stopped with a backlog.
         a.write("mine", b"backlog");
@@ -32,8 +31,7 @@ fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
         world.clock.advance(LOG_GRACE);
         b.remove("theirs");
         b.remove("d0/f0");
-        b.write("d1/f1", b"new");
-        b.push().await;
+        b.send("d1/f1", b"new").await;
         // The tombstones are forgotten everywhere, and the log is deleted.
         forget(&b, &["theirs", "d0/f0"]);
         world.clock.advance(Duration::from_secs(5));
@@ -140,8 +138,7 @@ fn a_node_gets_commits_that_were_deleted_below_a_checkpoint_it_missed() {
         // all.
         world.clock.advance(LOG_GRACE);
         for n in 0..5_u64 {
-            a.write(&format!("unheard{n}"), &content(n, 9000));
-            a.push().await;
+            a.send(&format!("unheard{n}"), &content(n, 9000)).await;
         }
         assert!(b.pull().await);
         checkpoint(&a).await;
@@ -264,8 +261,7 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
         let mut nodes = [world.node(), world.node()];
         write_some(&mut nodes, 20).await;
         let [mut a, b] = nodes;
-        a.write("later", b"x");
-        a.push().await;
+        a.send("later", b"x").await;
         assert!(b.pull().await);
         world.clock.advance(LOG_GRACE);
         let name = checkpoint(&a).await;
@@ -303,12 +299,10 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
             write_some(&mut nodes, 10).await;
             let [a, mut b] = nodes;
             world.clock.advance(LOG_GRACE);
-            b.write("theirs", b"1");
-            b.push().await;
+            b.send("theirs", b"1").await;
             checkpoint(&b).await;
             remove_log(&world, |_| true).await;
-            b.write("later", b"1");
-            b.push().await;
+            b.send("later", b"1").await;
             a.write("mine", b"closed");
             let publisher = a.engine.publisher().unwrap();
             let uploaded = a.upload_next().await.unwrap();
@@ -347,8 +341,7 @@ fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
         write_some(&mut nodes, 10).await;
         let [a, mut b] = nodes;
         world.clock.advance(LOG_GRACE);
-        b.write("theirs", b"1");
-        b.push().await;
+        b.send("theirs", b"1").await;
         checkpoint(&b).await;
         remove_log(&world, |_| true).await;
         a.fail("latency_ms=1000");

@@ -74,8 +74,7 @@ fn p11_expiry_never() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         let puts = a.remote().requests().puts;
         for _ in 0..20 {
             world.clock.advance(365 * DAY);
@@ -101,8 +100,7 @@ fn p11_expiry_of_what_has_no_bytes() {
             a.publish(vec![(path(&format!("{dir}/deep/lock")), Op::Put(empty.clone()))]);
             a.write(&format!("{dir}/deep/file"), &content(3, 9_000));
         }
-        a.write("used/deep/file", &content(4, 9_000));
-        a.push().await;
+        a.send("used/deep/file", &content(4, 9_000)).await;
         for _ in 0..6 {
             world.clock.advance(10 * DAY);
             assert!(a.pull().await && a.open("used/deep/file").await.is_some());
@@ -182,8 +180,7 @@ fn p11_renewal_can_be_off() {
         let mut world = World::aging(MONTH);
         world.settings.renew_on_use = false;
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         for _ in 0..28 {
             world.clock.advance(DAY);
             assert!(a.pull().await && a.open("f").await.is_some());
@@ -199,11 +196,9 @@ fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
     run(async {
         let world = World::aging(MONTH);
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(a.pull().await);
-        a.write("g", &content(1, 9_000));
-        a.push().await;
+        a.send("g", &content(1, 9_000)).await;
         assert_eq!(count(&world, "packs/").await, 1, "it is young, and in use");
         // No program uses it any more, so it may be deleted at any time once it is not young.
         a.remove("f");
@@ -211,17 +206,14 @@ fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
         a.push().await;
         world.clock.advance(Duration::from_mins(11));
         assert!(a.pull().await);
-        a.write("h", &content(1, 9_000));
-        a.push().await;
+        a.send("h", &content(1, 9_000)).await;
         assert_eq!(count(&world, "packs/").await, 2);
         world.clock.advance(15 * DAY);
         assert!(a.pull().await);
-        a.write("i", &content(1, 9_000));
-        a.push().await;
+        a.send("i", &content(1, 9_000)).await;
         assert_eq!(count(&world, "packs/").await, 3, "it is half as old as it may become");
         world.clock.advance(HOUR);
-        a.write("j", &content(1, 9_000));
-        a.push().await;
+        a.send("j", &content(1, 9_000)).await;
         assert_eq!(count(&world, "packs/").await, 4, "no node has looked at the log for an hour");
     });
 }
@@ -234,8 +226,7 @@ fn p11_expiry_by_the_stores_clock() {
         let root = || tempfile::tempdir().unwrap();
         let mut a = world.node_skewed(root(), hours(50)).await;
         let b = world.node_skewed(root(), hours(-70)).await;
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(b.pull().await);
         world.clock.advance(Duration::from_secs(29 * 86_400 - 3));
         assert!(a.entry("f").is_some() && b.entry("f").is_some());
@@ -278,8 +269,7 @@ fn p11_expiry_of_a_node_that_was_away() {
                 let step = rest.min(5 * DAY);
                 world.clock.advance(step);
                 rest -= step;
-                b.write("replaced", &content(8, 9_000));
-                b.push().await;
+                b.send("replaced", &content(8, 9_000)).await;
                 assert!(b.pull().await && b.open("elsewhere").await.is_some());
                 world.clock.advance(HOUR);
                 assert!(b.pull().await);
@@ -362,10 +352,8 @@ fn late_changes_keep_their_order_and_lose_to_others() {
         a.write("p", &content(3, 500));
         a.write("r", &content(4, 500));
         world.clock.advance(16 * DAY);
-        b.write("q", &content(5, 500));
-        b.push().await;
-        a.write("s", &content(6, 500));
-        a.push().await;
+        b.send("q", &content(5, 500)).await;
+        a.send("s", &content(6, 500)).await;
         assert!(a.pull().await && b.pull().await);
         let c = world.node();
         assert!(c.pull().await);

@@ -38,8 +38,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Writes commits, a second apart.
 async fn write_some(world: &World, node: &mut Node, count: u64) {
     for n in 0..count {
-        node.write(&format!("f{}", n % 7), &content(world.clock.wall_ms() + n, 40));
-        node.push().await;
+        node.send(&format!("f{}", n % 7), &content(world.clock.wall_ms() + n, 40)).await;
         world.clock.advance(SECOND);
     }
 }
@@ -326,8 +325,7 @@ fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
         let world = World::new();
         let mut a = large(&world).await;
         write_some(&world, &mut a, 20).await;
-        a.write("late", b"x");
-        a.push().await;
+        a.send("late", b"x").await;
         let keys = world.store.keys().await;
         let late = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
         let bytes = world.store.read(late).await.unwrap();
@@ -425,8 +423,7 @@ fn what_a_bundle_lacks_holds_up_no_other_node() {
         bundle.lacking.push(lacking);
         world.store.overwrite(&format!("checkpoints/{name}"), bundle.encode().unwrap()).await;
         world.clock.advance(Duration::from_mins(6));
-        b.write("other", b"x");
-        b.push().await;
+        b.send("other", b"x").await;
         let name = crate::remote::keys::commit_name(&lacking);
         reader.fail(&format!("status=503 only={name}"));
         assert!(!reader.pull().await, "a commit waits");

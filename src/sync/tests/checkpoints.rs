@@ -105,8 +105,7 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
         checkpoint(&nodes[1]).await;
         assert_eq!(remove_log(&world, |_| true).await, 30);
         let [a, ..] = &mut nodes;
-        a.write("later", b"x");
-        a.push().await;
+        a.send("later", b"x").await;
         let mut fresh = world.node();
         assert!(fresh.pull().await);
         assert_eq!(fresh.registers(), a.registers());
@@ -117,8 +116,7 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
             assert_eq!(node.registers(), fresh.registers());
         }
         // The new node does, too.
-        fresh.write("d0/f0", b"mine");
-        fresh.push().await;
+        fresh.send("d0/f0", b"mine").await;
         assert!(nodes[0].pull().await);
         assert_eq!(nodes[0].read("d0/f0").await, Some(b"mine".to_vec()));
         let name = checkpoint(&fresh).await;
@@ -134,8 +132,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         a.write("replaced", b"1");
         a.write("removed", b"1");
         a.write("touched", b"1");
-        a.write("theirs", b"1");
-        a.push().await;
+        a.send("theirs", b"1").await;
         assert!(b.pull().await);
         let before: BTreeMap<_, _> = a.registers().into_iter().collect();
         let of = a.write("replaced", b"2");
@@ -149,8 +146,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         a.publish(vec![(path("new"), Op::Attrs { of, attrs })]);
         a.write("theirs", b"2");
         // A change of another node below a waiting change counts.
-        b.write("theirs", b"3");
-        b.push().await;
+        b.send("theirs", b"3").await;
         assert!(a.pull().await);
         let name = checkpoint(&a).await;
         let found = registers(&items(&world, &name).await);
@@ -178,8 +174,7 @@ fn a_node_with_records_of_an_earlier_run_writes_none_until_they_are_remote() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         a.write("f", b"2");
         a.write("g", b"2");
         a.engine.ledger().save().unwrap();
@@ -416,8 +411,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
         let world = World::new();
         let (mut a, b, mut c) = (world.node(), world.node(), world.node());
         for n in 0..600 {
-            a.write(&format!("f{}", n % 50), &content(n, 40));
-            a.push().await;
+            a.send(&format!("f{}", n % 50), &content(n, 40)).await;
             world.clock.advance(Duration::from_millis(20));
         }
         b.fail("latency_ms=2000");
@@ -427,8 +421,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
                 crate::clock::sleep(tick).await;
                 world.clock.advance(tick);
                 if n == 200 {
-                    c.write("late", b"x");
-                    c.push().await;
+                    c.send("late", b"x").await;
                 }
             }
         };

@@ -248,8 +248,7 @@ fn a_content_that_others_stored_first_need_not_be_kept() {
         let (mut a, mut b) = (world.node(), world.node());
         b.write("f", &body(36));
         b.write("f", &body(0));
-        a.write("g", &body(36));
-        a.push().await;
+        a.send("g", &body(36)).await;
         b.pull().await;
         b.push().await;
         assert_eq!(b.engine.ledger().blobs().usage().unsaved_bytes, 0);
@@ -262,8 +261,7 @@ fn a_file_that_others_wrote_is_removed_for_them_too() {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
         // B writes and removes a file that A has written, and receives A's change only just before.
-        a.write("f", b"of a");
-        a.push().await;
+        a.send("f", b"of a").await;
         b.write("f", b"of b");
         b.pull().await;
         b.remove("f");

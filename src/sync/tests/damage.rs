@@ -49,8 +49,7 @@ fn p9_self_healing_of_every_part_of_a_pack() {
         assert!(b.pull().await);
         assert_eq!(b.read("f3").await, None);
         assert!(b.entry("f3").is_none());
-        b.write("f3", &content(3, 5000));
-        b.push().await;
+        b.send("f3", &content(3, 5000)).await;
         let c = world.node();
         assert!(c.pull().await);
         assert!(c.read("f3").await == Some(content(3, 5000)));
@@ -77,8 +76,7 @@ fn a_pack_of_a_newer_version_is_no_damage() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 5000));
-        a.push().await;
+        a.send("f", &content(1, 5000)).await;
         let pack = keys(&world, "packs/").await.remove(0);
         let good = world.store.read(&pack).await.unwrap();
         // Readable members are served.
@@ -111,8 +109,7 @@ fn p9_self_healing_of_a_blob_object() {
         for damage in 0..4 {
             let mut a = world.node();
             let name = format!("f{damage}");
-            a.write(&name, &bytes);
-            a.push().await;
+            a.send(&name, &bytes).await;
             let blobs = keys(&world, "blobs/").await;
             assert_eq!(blobs.len(), 1);
             let good = world.store.read(&blobs[0]).await.unwrap();
@@ -130,8 +127,7 @@ fn p9_self_healing_of_a_blob_object() {
             b.engine.ledger().save().unwrap();
             b = world.node_at(b.crash());
             assert!(b.entry(&name).is_none());
-            b.write(&name, &bytes);
-            b.push().await;
+            b.send(&name, &bytes).await;
             let c = world.node();
             assert!(c.pull().await);
             assert!(c.read(&name).await.as_ref() == Some(&bytes));
@@ -145,8 +141,7 @@ fn p9_self_healing_of_a_commit() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for n in 0..3 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
         let log = keys(&world, "log/").await;
         let good = world.store.read(&log[1]).await.unwrap();
@@ -169,8 +164,7 @@ fn a_store_that_does_not_answer_proves_nothing() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         a.write("f", &content(1, 5000));
-        a.write("g", &content(2, 1_200_000));
-        a.push().await;
+        a.send("g", &content(2, 1_200_000)).await;
         assert!(b.pull().await);
         for plan in ["errors=100", "resets=100", "forbidden=1", "truncated=100", "hang=1"] {
             b.fail(plan);
@@ -197,8 +191,7 @@ fn p9_self_healing_of_what_was_damaged_here_before_it_was_remote() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("old", b"stays");
-        a.push().await;
+        a.send("old", b"stays").await;
         for (name, size) in [("in", 100), ("packed", 9000), ("large", 1_300_000)] {
             a.write(name, &content(5, size));
             let digest = crate::digest::Digest::of(&content(5, size));
@@ -207,8 +200,7 @@ fn p9_self_healing_of_what_was_damaged_here_before_it_was_remote() {
             bytes[size / 2] ^= 4;
             std::fs::write(&file, bytes).unwrap();
         }
-        a.write("new", b"goes on");
-        a.push().await;
+        a.send("new", b"goes on").await;
         assert!(b.pull().await);
         for node in [&a, &b] {
             for name in ["in", "packed", "large"] {
@@ -231,8 +223,7 @@ fn what_was_replaced_before_it_could_be_uploaded_is_not_missed() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", b"first");
-        a.push().await;
+        a.send("f", b"first").await;
         let entry = a.store(&content(1, 9000));
         a.publish(vec![(path("f"), crate::namespace::Op::Put(entry.clone()))]);
         a.publish(vec![(path("other"), crate::namespace::Op::Put(a.store(b"o")))]);

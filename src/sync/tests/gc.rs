@@ -50,8 +50,7 @@ async fn write_and_replace(node: &mut Node) -> Vec<(String, Vec<u8>)> {
             for copy in 0..2_u64 {
                 let (name, bytes) =
                     (format!("f{n}-{copy}"), content(round * 100 + n * 10 + copy, size));
-                node.write(&name, &bytes);
-                node.push().await;
+                node.send(&name, &bytes).await;
                 left.push((name, bytes));
             }
         }
@@ -113,8 +112,7 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
         assert!(b.pull().await);
         assert_read(&b, &files).await;
         // If an unused content is written again, it is stored again.
-        a.write("again", &content(10, 9000));
-        a.push().await;
+        a.send("again", &content(10, 9000)).await;
         assert!(b.pull().await);
         assert!(b.read("again").await == Some(content(10, 9000)));
     });
@@ -125,13 +123,11 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("x", &content(1, 9000));
-        a.push().await;
+        a.send("x", &content(1, 9000)).await;
         assert!(b.pull().await);
         checkpoint(&a).await;
         // It becomes unused after the checkpoint: a node that reads that checkpoint still sees it.
-        a.write("x", &content(2, 9000));
-        a.push().await;
+        a.send("x", &content(2, 9000)).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
         assert_eq!(collect(&a, false).await.total().objects, 1, "the covered commit");
         assert_eq!(count(&world, "packs/").await, 2);
@@ -158,12 +154,10 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("x", &content(1, 9000));
-        a.push().await;
+        a.send("x", &content(1, 9000)).await;
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
-        a.write("z", &content(2, 9000));
-        a.push().await;
+        a.send("z", &content(2, 9000)).await;
         b.write("y", &content(3, 9000));
         b.upload().await;
         let collector = Collector::open(a.remote(), Some(a.remote()), OPTIONS).await.unwrap();
@@ -192,8 +186,7 @@ fn a_commit_deleted_during_the_read_is_not_unreadable() {
             write_and_replace(&mut a).await;
             checkpoint(&a).await;
             for n in 0..12 {
-                a.write(&format!("later{n}"), &content(1000 + n, 9000));
-                a.push().await;
+                a.send(&format!("later{n}"), &content(1000 + n, 9000)).await;
             }
             let keys = world.store.keys().await;
             let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
@@ -223,8 +216,7 @@ fn what_the_store_declares_counts() {
             let world = World { expiry: declared, ..World::new() };
             let mut a = world.node();
             a.remote().check().await.expect("it is made");
-            a.write("x", &content(1, 9000));
-            a.push().await;
+            a.send("x", &content(1, 9000)).await;
             world.clock.advance(days * DAY);
             let other = World { expiry: Some(30 * DAY), ..world.clone() }.node();
             let report = collect(&other, true).await;
@@ -247,8 +239,7 @@ fn what_cannot_be_read_may_use_anything() {
         write_and_replace(&mut a).await;
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(1));
-        a.write("later", b"x");
-        a.push().await;
+        a.send("later", b"x").await;
         let log = world.store.keys().await;
         let last = log.iter().rfind(|key| key.starts_with("log/")).unwrap();
         let good = world.store.read(last).await.unwrap();
@@ -398,8 +389,7 @@ fn a_list_that_breaks_off_goes_on_where_it_was() {
         let world = World::new();
         let mut node = world.node();
         for n in 0..12_u64 {
-            node.write(&format!("n{n}"), &content(n, 2_000_000));
-            node.push().await;
+            node.send(&format!("n{n}"), &content(n, 2_000_000)).await;
         }
         let remote = node.remote().background();
         let all = world.store.keys().await.len() as u64;

@@ -342,6 +342,12 @@ impl Node {
         }
     }
 
+    /// Writes a file, and sends everything to the remote.
+    pub(super) async fn send(&mut self, at: &str, bytes: &[u8]) {
+        self.write(at, bytes);
+        self.push().await;
+    }
+
     /// Reads the log, and folds the new commits.
     pub(super) async fn pull(&self) -> bool {
         self.engine.follower().poll().await

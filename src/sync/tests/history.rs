@@ -78,8 +78,7 @@ fn a_new_node_lists_only_what_no_checkpoint_has() {
         // The checkpoints and one page; the format object, the head of the log, the checkpoint, and
         // the later commits.
         assert!(asked.lists == 2 && asked.gets <= 3 + 5, "{asked:?}");
-        fresh.write("mine", b"x");
-        fresh.push().await;
+        fresh.send("mine", b"x").await;
         // It continues in this way: with the new commits, and sometimes with the beginning of the
         // log and the last minutes.
         for minutes in 0..60 {
@@ -164,8 +163,7 @@ fn what_comes_late_is_found_however_long_the_log() {
         let mut other = world.node();
         for n in 0..8_u64 {
             world.clock.advance(Duration::from_mins(1));
-            other.write("other", &content(n, 10));
-            other.push().await;
+            other.send("other", &content(n, 10)).await;
             assert!(node.pull().await);
         }
         put_commit(&world, &late).await;
@@ -174,8 +172,7 @@ fn what_comes_late_is_found_however_long_the_log() {
         assert!(node.pull().await && knows(&node, "f0"));
         // If another commit follows it, it is looked for at once.
         world.clock.advance(LOG_GRACE / 2);
-        other.write("other", b"the last");
-        other.push().await;
+        other.send("other", b"the last").await;
         assert!(node.pull().await);
         let (late, next) = (
             commit(stamp(world.clock.wall_ms(), 20 * 60), 5001),

@@ -22,8 +22,7 @@ async fn count_checkpoints(world: &World) -> usize {
 async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
     let (mut a, b) = (world.node(), world.node());
     for name in ["first", "lost", "last"] {
-        a.write(name, &content(1, 9_000));
-        a.push().await;
+        a.send(name, &content(1, 9_000)).await;
     }
     let key = log(world).await.remove(1);
     let good = world.store.read(&key).await.unwrap();
@@ -107,14 +106,12 @@ fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
         for lost in [false, true] {
             let world = World::aging(month);
             let (mut a, mut b) = (world.node(), world.node());
-            a.write("f", &content(1, 9_000));
-            a.push().await;
+            a.send("f", &content(1, 9_000)).await;
             assert!(a.pull().await && b.pull().await);
             if lost {
                 // It is absent for longer than entries live.
                 world.clock.advance(month);
-                a.write("f", &content(1, 9_000));
-                a.push().await;
+                a.send("f", &content(1, 9_000)).await;
                 assert!(a.pull().await);
             } else {
                 b = world.node();
@@ -125,8 +122,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
             world.store.overwrite(&key, b"damaged".to_vec()).await;
             assert!(b.pull().await && b.entry("f").is_none());
             assert!(b.engine.ledger().is_partial(), "lost {lost}");
-            b.write("own", b"x");
-            b.push().await;
+            b.send("own", b"x").await;
             assert!(b.engine.checkpointer().unwrap().write().await.is_err());
             // Another checkpoint is adopted, if there ever is one.
             world.clock.advance(Duration::from_mins(20));
@@ -143,8 +139,7 @@ fn checkpoints_go_on_where_the_latest_cannot_be_read() {
     run(async {
         let world = World::aging(Duration::from_hours(30 * 24));
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         let name = checkpoint(&a).await;
         world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
         let b = world.node();
@@ -164,8 +159,7 @@ fn checkpoints_are_written_where_no_node_has_read_a_commit() {
         drop(a);
         for round in 0..3 {
             world.clock.advance(Duration::from_secs(1));
-            b.write(&format!("own{round}"), b"x");
-            b.push().await;
+            b.send(&format!("own{round}"), b"x").await;
             checkpoint(&b).await;
             assert!(b.engine.ledger().is_partial(), "writing one heals nothing");
         }
@@ -185,8 +179,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
         for n in 0..4 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
         let keys = log(&world).await;
         let mut bytes = Vec::new();
@@ -224,8 +217,7 @@ fn a_node_that_starts_from_a_checkpoint_knows_which_later_commits_it_could_not_r
         world.clock.advance(LOG_GRACE);
         checkpoint(&a).await;
         let old = log(&world).await.len();
-        a.write("lost", b"x");
-        a.push().await;
+        a.send("lost", b"x").await;
         let key = log(&world).await.remove(old);
         world.store.overwrite(&key, b"damaged".to_vec()).await;
         // One that was absent, and one that is new.
@@ -243,8 +235,7 @@ fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_f
         let world = World::new();
         let (mut a, b, ..) = one_is_damaged(&world).await;
         world.clock.advance(Duration::from_mins(11));
-        a.write("new", b"x");
-        a.push().await;
+        a.send("new", b"x").await;
         checkpoint(&a).await;
         // Requests begin a second apart: the head, the list of the checkpoints, the read of one, the list of the log.
         b.fail("latency_ms=1000");
@@ -270,8 +261,7 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for name in ["first", "lost", "last"] {
-            a.write(name, &content(1, 9_000));
-            a.push().await;
+            a.send(name, &content(1, 9_000)).await;
         }
         let key = log(&world).await.remove(1);
         world.store.remove(&key).await;

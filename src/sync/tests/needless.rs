@@ -343,8 +343,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
         for (at, seed) in [("f", 1), ("g", 2)] {
             close(&world, &a, at, seed);
         }
-        a.write("small", b"inline");
-        a.push().await;
+        a.send("small", b"inline").await;
         for at in ["f", "g", "small"] {
             a.remove(at);
         }
@@ -353,8 +352,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
         assert!(b.pull().await);
         let up = b.remote().requests().bytes_up;
         close(&world, &b, "h", 1);
-        b.write("little", b"inline");
-        b.push().await;
+        b.send("little", b"inline").await;
         assert!(b.remote().requests().bytes_up - up < 1000);
         for _ in 0..3 {
             write_checkpoint(&b).await;

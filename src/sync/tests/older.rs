@@ -97,8 +97,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
         for hour in 0..6_u64 {
             for n in 0..150_u64 {
                 let node = if n % 2 == 0 { &mut a } else { &mut b };
-                node.write(&format!("new{}", n % 20), &content(hour * 1000 + n, 100));
-                node.push().await;
+                node.send(&format!("new{}", n % 20), &content(hour * 1000 + n, 100)).await;
                 world.clock.advance(Duration::from_millis(300));
             }
             for _ in 0..20 {
@@ -132,8 +131,7 @@ fn a_store_of_version_0_1_is_read_and_written() {
         let (mut a, b) = (world.node(), world.node());
         assert!(a.pull().await && b.pull().await);
         assert_has_all(&a).await;
-        a.write("new", b"x");
-        a.push().await;
+        a.send("new", b"x").await;
         assert!(b.pull().await && b.read("new").await.is_some());
         a.remove("new");
         a.push().await;

@@ -48,8 +48,7 @@ fn p5_in_order_when_a_list_shows_a_later_commit_only() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for n in 0..4_u64 {
-            a.write(&format!("n{n}"), b"x");
-            a.push().await;
+            a.send(&format!("n{n}"), b"x").await;
         }
         let log = commits(&world).await;
         assert_eq!(log.len(), 4);
@@ -71,11 +70,9 @@ fn p5_in_order_when_a_commit_cannot_be_read_now() {
         let world = World::new();
         let (mut a, mut c, b) = (world.node(), world.node(), world.node());
         for n in 0..30_u64 {
-            a.write(&format!("n{n}"), b"x");
-            a.push().await;
+            a.send(&format!("n{n}"), b"x").await;
         }
-        c.write("other", b"y");
-        c.push().await;
+        c.send("other", b"y").await;
         b.fail("errors=60");
         while !b.pull().await {
             let shown = shown(&b, 30);
@@ -97,8 +94,7 @@ fn one_record_is_never_seen_in_part() {
             .collect();
         a.write("before", b"1");
         a.publish(ops);
-        a.write("after", b"2");
-        a.push().await;
+        a.send("after", b"2").await;
         assert_eq!(commits(&world).await.len(), 3, "the large record is a commit of its own");
         b.pull().await;
         assert_eq!(shown(&b, 5000).len(), 5000);
@@ -111,14 +107,12 @@ fn commits_are_numbered_without_gaps_in_each_incarnation() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..3 {
-            a.write("f", &content(n, 10));
-            a.push().await;
+            a.send("f", &content(n, 10)).await;
         }
         a.write("tmp", b"never seen");
         a.remove("tmp");
         a.push().await;
-        a.write("g", b"z");
-        a.push().await;
+        a.send("g", b"z").await;
         let mut numbers = Vec::new();
         for key in commits(&world).await {
             let bytes = world.store.read(&key).await.unwrap();
@@ -136,8 +130,7 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("n0", b"x");
-        a.push().await;
+        a.send("n0", b"x").await;
         let log = commits(&world).await;
         let mut commit = decode_commit(&world.store.read(&log[0]).await.unwrap()).unwrap();
         commit.stamp.counter += 1;

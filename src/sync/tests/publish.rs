@@ -22,8 +22,7 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
         a.write("before", b"1");
         let empty = file(crate::digest::Digest::empty(), 0);
         let (_, token) = ledger.publish_held(vec![(path("f"), Op::Put(empty.clone()))]).unwrap();
-        a.write("f", b"the real content");
-        a.push().await;
+        a.send("f", b"the real content").await;
         let b = world.node();
         b.pull().await;
         assert!(b.entry("before").is_some() && b.entry("f").is_none());
@@ -120,8 +119,7 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("first", b"1");
-        a.push().await;
+        a.send("first", b"1").await;
         a.write("f", b"x");
         a.upload().await;
         a.fail("latency_ms=2000");
@@ -155,10 +153,8 @@ fn a_commit_that_no_reader_would_accept_holds_nothing_up() {
         let mut bad = a.store(b"bad");
         bad.attrs = Attrs { mode: 0o100_644, ..Attrs::default() };
         a.publish(vec![(path("bad"), Op::Put(bad))]);
-        a.write("good", b"good");
-        a.push().await;
-        a.write("later", b"later");
-        a.push().await;
+        a.send("good", b"good").await;
+        a.send("later", b"later").await;
         assert!(b.pull().await);
         assert!(b.entry("good").is_some() && b.entry("later").is_some());
         assert!(b.entry("bad").is_none());
@@ -212,8 +208,7 @@ fn a_read_only_node_writes_nothing() {
     run(async {
         let mut world = World::new();
         let mut a = world.node();
-        a.write("f", b"x");
-        a.push().await;
+        a.send("f", b"x").await;
         world.settings.read_only = true;
         let b = world.node();
         b.engine.start();
@@ -256,8 +251,7 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
         let meanwhile = async {
             sleep(Duration::from_mins(1)).await;
             clock.advance(16 * day);
-            b.write("q", &content(3, 500));
-            b.push().await;
+            b.send("q", &content(3, 500)).await;
             sleep(Duration::from_mins(1)).await;
             faults.set(crate::remote::fault::FaultPlan::default());
         };
@@ -283,8 +277,7 @@ fn an_incarnation_ends_with_a_long_silence() {
         let (mut a, b) = (world.node(), world.node());
         for hours in [0, 23, 25, 0] {
             world.clock.advance(Duration::from_hours(hours));
-            a.write("f", &hours.to_le_bytes());
-            a.push().await;
+            a.send("f", &hours.to_le_bytes()).await;
         }
         assert!(b.pull().await && !b.engine.ledger().is_partial());
         let mut numbers = Vec::new();
@@ -376,8 +369,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         let (mut a, mut b) = (world.node(), world.node());
         // More packs of earlier commits than one commit names.
         for n in 0..260 {
-            b.write(&format!("theirs{n}"), &content(n, 5_000));
-            b.push().await;
+            b.send(&format!("theirs{n}"), &content(n, 5_000)).await;
         }
         assert!(a.pull().await);
         for n in 0..260 {

@@ -21,8 +21,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
         for (size, hears_first) in [(9_000, true), (9_000, false), (1_500_000, true)] {
             let world = World::new();
             let (mut a, mut b) = (world.node(), world.node());
-            a.write("f", &content(1, size));
-            a.push().await;
+            a.send("f", &content(1, size)).await;
             lose(&world).await;
             assert!(b.pull().await);
             assert_eq!(b.read("f").await, None);
@@ -30,8 +29,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
                 // It announces the place of the content again, because it does not know that the
                 // content is missing.
                 assert!(a.pull().await);
-                a.write("f", &content(1, size));
-                a.push().await;
+                a.send("f", &content(1, size)).await;
                 assert!(b.pull().await);
                 assert!(b.entry("f").is_none());
             }
@@ -64,8 +62,7 @@ fn p9_self_healing_by_a_writer_that_only_read_it_before() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         drop(a);
         assert!(c.pull().await);
         assert!(c.read("f").await.is_some());
@@ -82,8 +79,7 @@ fn p9_self_healing_by_a_writer_that_only_read_it_before() {
             "it is for the node that published it, or a writer"
         );
         assert!(c.entry("f").is_some(), "it has it");
-        c.write("g", &content(1, 9_000));
-        c.push().await;
+        c.send("g", &content(1, 9_000)).await;
         assert!(b.pull().await);
         for name in ["f", "g"] {
             assert!(b.read(name).await == Some(content(1, 9_000)), "{name}");
@@ -96,8 +92,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         for round in 0..5 {
             lose(&world).await;
             let mut reader = world.node();
@@ -110,8 +105,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
             let stored = commits(&world).await - said;
             assert_eq!(stored, usize::from(round < 3), "round {round}");
         }
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         let b = world.node();
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer heals it always");
@@ -163,8 +157,7 @@ fn what_was_learned_is_there_after_a_crash_without_the_store() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(b.pull().await);
         assert!(b.read("f").await.is_some());
         b.engine.ledger().save().unwrap();

@@ -14,8 +14,7 @@ fn p13_bounded_puts_for_many_small_files() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests().puts;
         for n in 0..1000_u64 {
             a.write(&format!("d/{n}"), &content(n, 2000));
@@ -70,8 +69,7 @@ fn p13_bounded_what_is_temporary_costs_nothing() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests();
         for n in 0..50_u64 {
             a.write("lock", &content(n, 100));
@@ -211,8 +209,7 @@ fn no_caller_waits_for_room_that_cannot_come() {
         let limit = a.engine.ledger().blobs().usage().limit;
         assert!(room.admits(limit) && room.is_open(Demand::Begin));
         assert_eq!(room.slowed(), None);
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         a.faults.set(FaultPlan { resets_percent: 100, ..FaultPlan::default() });
         a.engine.start();
         a.write("second", b"waits");

@@ -203,8 +203,7 @@ fn p10_freshness_when_a_list_is_throttled_for_a_moment() {
         let (mut a, b) = (world.node(), world.node());
         b.engine.start();
         assert!(b.engine.follower().wait_fresh(DEADLINE).await);
-        a.write("new", b"written while lists are throttled");
-        a.push().await;
+        a.send("new", b"written while lists are throttled").await;
         world.clock.advance(Duration::from_secs(2));
         b.fail("status=503 only=LIST");
         let heal = async {
@@ -223,8 +222,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..5_u64 {
-            a.write(&format!("f{n}"), &content(n, 3000));
-            a.push().await;
+            a.send(&format!("f{n}"), &content(n, 3000)).await;
         }
         let commits = keys_in(&world, "log/").await;
         for trouble in ["status=403", "forbidden=1", "status=503"] {
@@ -269,8 +267,7 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         let world = World::with_clock(Clock::system());
         let mut a = world.node();
         a.write("large", &content(1, 1_200_000));
-        a.write("packed", &content(2, 1_000_000));
-        a.push().await;
+        a.send("packed", &content(2, 1_000_000)).await;
         let b = world.node();
         assert!(b.pull().await);
         // Each of them alone takes longer than the deadline, and so do both together.
@@ -290,8 +287,7 @@ fn uploads_go_on_as_soon_as_the_store_is_back() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         a.fail("hang=1");
         a.engine.start();
         for n in 0..3_u64 {
@@ -318,8 +314,7 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests().bytes_up;
         a.fail("status=503 only=packs/");
         a.write("f", &content(1, 9000));
@@ -340,8 +335,7 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
         {
             let world = World::new();
             let (mut a, b) = (world.node(), world.node());
-            a.write("refused", &content(1, 3_000));
-            a.push().await;
+            a.send("refused", &content(1, 3_000)).await;
             a.fail(&format!("{trouble} only={folder}"));
             a.write("refused", &content(2, size));
             a.write("after", b"comes later");
@@ -414,8 +408,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
     run(async {
         let world = World::new();
         let mut b = world.node();
-        b.write("there", b"before");
-        b.push().await;
+        b.send("there", b"before").await;
         let ahead_ms = Duration::from_hours(24 * 400).as_millis() as i64;
         let mut a = world.node_adrift(tempfile::tempdir().unwrap(), ahead_ms);
         for n in 0..4_u64 {
@@ -429,8 +422,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
         a.remove("gone");
         a.upload().await;
         // The first batch is in flight when this arrives.
-        a.write("f2", b"second");
-        a.push().await;
+        a.send("f2", b"second").await;
         a.write("f1", b"second");
         assert!(a.read("f1").await == Some(b"second".to_vec()), "at once (P15)");
         a.push().await;
@@ -485,13 +477,10 @@ fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
         let mut a = world.node();
         let bytes = content(2, 1_200_000);
         a.fail("status=413 only=blobs/");
-        a.write("refused", &bytes);
-        a.push().await;
-        a.write("ccache/tmp/cpp_stdout.x.i", &bytes);
-        a.push().await;
+        a.send("refused", &bytes).await;
+        a.send("ccache/tmp/cpp_stdout.x.i", &bytes).await;
         let mut b = world.node();
-        b.write("other", &bytes);
-        b.push().await;
+        b.send("other", &bytes).await;
         assert!(a.pull().await);
         a.engine.ledger().retry_aside();
         assert_eq!(a.engine.ledger().aside().contents, 0, "the store has it");
