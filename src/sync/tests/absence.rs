@@ -170,12 +170,10 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
         all.retain(|key| key.starts_with("log/"));
         world.store.remove(&all[5]).await;
         world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.engine.ledger().is_partial());
         world.clock.advance(Duration::from_secs(1));
-        let mut later = world.node();
-        assert!(later.pull().await);
+        let mut later = world.caught_up().await;
         for n in 0..300_u64 {
             later.publish(vec![(path("g"), Op::Put(file_of(n)))]);
             later.push().await;
@@ -190,8 +188,7 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
         assert!(nodes[0].pull().await);
         nodes[0].engine.checkpointer().unwrap().write_if_due().await;
         assert_eq!(count().await, 2);
-        let newest = world.node();
-        assert!(newest.pull().await);
+        let newest = world.caught_up().await;
         assert_eq!(newest.registers(), nodes[0].registers());
         assert!(keys::checkpoint_stamp(&name).is_some());
     });
@@ -428,8 +425,7 @@ fn p7_one_winner_with_checkpoints_and_deletions_between() {
                 assert!(node.pull().await);
                 assert_eq!(node.registers(), nodes[0].registers(), "seed {seed}");
             }
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers(), "seed {seed}");
         }
     });

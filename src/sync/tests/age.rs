@@ -49,8 +49,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
                 // It arrives with its commit.
                 continue;
             }
-            let new = world.node();
-            assert!(new.pull().await);
+            let new = world.caught_up().await;
             let fetched = new.engine.fetcher().fetch(digest, size as u64).await;
             assert_eq!(fetched.unwrap_err().kind(), crate::error::Kind::NotFound);
         }
@@ -286,8 +285,7 @@ fn p11_expiry_of_a_node_that_was_away() {
             assert!(a.read("mine").await == Some(content(3, 9_000)), "its own, not yet remote");
             a.push().await;
             assert!(a.pull().await && b.pull().await);
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for (node, who) in [(&a, "a"), (&b, "b"), (&fresh, "a new node")] {
                 let show = |name: &str| format!("{name} on {who} after {away:?}");
                 for (name, seed) in
@@ -355,8 +353,7 @@ fn late_changes_keep_their_order_and_lose_to_others() {
         b.send("q", &content(5, 500)).await;
         a.send("s", &content(6, 500)).await;
         assert!(a.pull().await && b.pull().await);
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         for node in [&a, &b, &c] {
             for (name, seed) in [("p", 3), ("q", 5), ("r", 4), ("s", 6)] {
                 assert!(node.read(name).await == Some(content(seed, 500)), "{name}");

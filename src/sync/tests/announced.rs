@@ -94,8 +94,7 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
         let log: Vec<_> = keys.iter().filter(|key| key.starts_with("log/")).collect();
         world.store.remove(log[1]).await;
         world.store.remove(log[2]).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!((0..3).all(|n| b.entry(&format!("f{n}")).is_some()));
     });
 }

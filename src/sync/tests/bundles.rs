@@ -69,8 +69,7 @@ async fn read_bundle(world: &World, name: &BundleName) -> Bundle {
 }
 
 async fn assert_starts(world: &World, like: &Node) -> Node {
-    let fresh = world.node();
-    assert!(fresh.pull().await);
+    let fresh = world.caught_up().await;
     assert_eq!(fresh.registers(), like.registers());
     assert!(!fresh.engine.ledger().is_partial());
     fresh
@@ -122,8 +121,7 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         write_some(&world, &mut a, 300).await;
         tidy(&world, &a).await;
         assert_eq!(bundles(&world).await.len(), 1);
@@ -394,8 +392,7 @@ fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everyth
     run(async {
         let world = World::aging(Duration::from_hours(96));
         drop(bundled(&world).await);
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         world.clock.advance(Duration::from_hours(25));
         for _ in 0..6 {
             assert!(b.pull().await);
@@ -465,8 +462,7 @@ fn a_node_that_was_idle_reads_a_few_commits_from_the_log() {
         let world = World::new();
         let mut a = large(&world).await;
         write_some(&world, &mut a, 300).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         world.clock.advance(Duration::from_mins(7));
         write_some(&world, &mut a, 2).await;
         tidy(&world, &a).await;

@@ -71,8 +71,7 @@ fn a_new_node_reads_the_checkpoint_and_what_came_after() {
             nodes[0].push().await;
         }
         assert!(nodes[1].pull().await);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         let asked = fresh.remote().requests();
         // The format object, the head of the log, the checkpoint, three commits.
         assert!(asked.gets <= 6 && asked.lists == 2, "{asked:?}");
@@ -106,8 +105,7 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
         assert_eq!(remove_log(&world, |_| true).await, 30);
         let [a, ..] = &mut nodes;
         a.send("later", b"x").await;
-        let mut fresh = world.node();
-        assert!(fresh.pull().await);
+        let mut fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), a.registers());
         assert!(!fresh.engine.ledger().is_partial());
         // Nodes that were present all the time continue, and forget names that no checkpoint lists.
@@ -232,8 +230,7 @@ fn p7_one_winner_whichever_node_writes_the_checkpoint() {
         assert_eq!(registers(&items(&world, &one).await), registers(&items(&world, &two).await));
         remove_log(&world, |_| true).await;
         for gone in [one, two] {
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers());
             world.store.remove(&format!("checkpoints/{gone}")).await;
         }
@@ -359,8 +356,7 @@ fn a_crash_while_a_checkpoint_is_written_leaves_no_checkpoint() {
         let key = format!("checkpoints/{name}");
         let bytes = world.store.read(&key).await.unwrap();
         world.store.overwrite(&key, bytes[..bytes.len() / 2].to_vec()).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), b.registers());
         assert_eq!(fresh.registers(), a.registers());
     });
@@ -389,16 +385,14 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
         for bad in [newer, flipped, good[..30].to_vec(), Vec::new(), renamed] {
             world.store.overwrite(&second, bad).await;
             // From the earlier one, and the part of the log that still exists.
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers());
             let asked = fresh.remote().requests().gets;
             assert!(asked <= 7, "the log was not read: {asked}");
         }
         // And from the log alone.
         world.store.overwrite(&first, b"x".repeat(99)).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), nodes[0].registers());
         assert_eq!(fresh.read("between").await, Some(b"x".to_vec()));
     });
@@ -429,8 +423,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
             () = passing => panic!("it takes too long"),
             _ = checkpoint(&b) => {}
         }
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.entry("late").is_some());
     });
 }

@@ -31,8 +31,7 @@ fn p9_self_healing_of_every_part_of_a_pack() {
         for at in (0..good.len()).step_by(good.len() / 40) {
             world.store.overwrite(&packs[0], good.to_vec()).await;
             flip(&world, &packs[0], at).await;
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             for n in 0..8_u64 {
                 if let Some(bytes) = b.read(&format!("f{n}")).await {
                     assert!(bytes == content(n, 5000));
@@ -45,13 +44,11 @@ fn p9_self_healing_of_every_part_of_a_pack() {
         assert!((20..=41).contains(&misses), "one file each time, none for the index: {misses}");
         // The next writer repairs it, for the node that found it and for the others.
         world.store.remove(&packs[0]).await;
-        let mut b = world.node();
-        assert!(b.pull().await);
+        let mut b = world.caught_up().await;
         assert_eq!(b.read("f3").await, None);
         assert!(b.entry("f3").is_none());
         b.send("f3", &content(3, 5000)).await;
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         assert!(c.read("f3").await == Some(content(3, 5000)));
         assert_eq!(c.read("f4").await, None);
     });
@@ -81,13 +78,11 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         let good = world.store.read(&pack).await.unwrap();
         // Readable members are served.
         world.store.overwrite(&pack, newer(&good, false)).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!(b.read("f").await == Some(content(1, 5000)));
         // A member that cannot be repaired is a miss, which is not published.
         world.store.overwrite(&pack, newer(&good, true)).await;
-        let mut c = world.node();
-        assert!(c.pull().await);
+        let mut c = world.caught_up().await;
         assert_eq!(c.read("f").await, None);
         assert!(c.entry("f").is_some(), "it is not hidden");
         let commits = keys(&world, "log/").await.len();
@@ -119,8 +114,7 @@ fn p9_self_healing_of_a_blob_object() {
                 2 => world.store.overwrite(&blobs[0], content(9, 1000)).await,
                 _ => world.store.remove(&blobs[0]).await,
             }
-            let mut b = world.node();
-            assert!(b.pull().await);
+            let mut b = world.caught_up().await;
             assert_eq!(b.read(&name).await, None);
             assert!(b.entry(&name).is_none());
             // Also after a restart, whether or not the damage was saved.
@@ -128,8 +122,7 @@ fn p9_self_healing_of_a_blob_object() {
             b = world.node_at(b.crash());
             assert!(b.entry(&name).is_none());
             b.send(&name, &bytes).await;
-            let c = world.node();
-            assert!(c.pull().await);
+            let c = world.caught_up().await;
             assert!(c.read(&name).await.as_ref() == Some(&bytes));
         }
     });
@@ -272,8 +265,7 @@ fn p9_self_healing_of_a_journal() {
                 assert!(a.read(&format!("f{n}")).await == Some(content(*n, 100)));
             }
             a.push().await;
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             assert_eq!(a.registers(), b.registers());
         }
     });

@@ -67,8 +67,7 @@ fn p4_local_durable_at_every_step_to_the_remote_also_without_it() {
             assert!(a.entry("small").is_none());
             a.fail("");
             a.push().await;
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             assert!(b.read("packed").await == Some(content(1, 10_000)));
             assert!(b.read("large").await == Some(content(2, 1_200_000)));
         }

@@ -104,8 +104,7 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
         );
         // There is nothing left to do.
         assert_eq!(collect(&a, false).await.total().objects, 0);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), a.registers());
         assert_read(&fresh, &files).await;
         // A node that has read none of the contents yet.
@@ -140,8 +139,7 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
         assert_eq!(deleted(&report, "packs", Why::Unused), 1);
         assert_eq!(deleted(&report, "checkpoints", Why::Superseded), 1);
         b.commit().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("y").await == Some(content(3, 9000)));
         assert!(fresh.read("x").await == Some(content(2, 9000)));
     });
@@ -295,8 +293,7 @@ fn a_store_that_fails_is_no_reason_to_delete() {
         }
         a.fail("");
         assert_eq!(collect(&a, false).await.total().objects, 0);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_read(&fresh, &files).await;
     });
 }
@@ -328,8 +325,7 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                     11 => collected += collect(&nodes[at], false).await.total().objects,
                     _ => {
                         // A machine that starts, reads everything that exists, and stops.
-                        let fresh = world.node();
-                        assert!(fresh.pull().await);
+                        let fresh = world.caught_up().await;
                         for (path, register) in fresh.registers() {
                             let Some(entry) = register.entry else { continue };
                             let (digest, size) = entry.content().expect("only files");
@@ -345,8 +341,7 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                     node.push().await;
                 }
             }
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for node in &nodes {
                 assert!(node.pull().await);
                 assert_eq!(node.registers(), fresh.registers(), "seed {seed}");
@@ -377,8 +372,7 @@ fn a_name_that_is_only_a_directory_needs_no_object() {
             (deleted(&report, "commits", Why::Covered), count(&world, "log/").await),
             (1, 0)
         );
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.entry("d").is_some());
     });
 }

@@ -136,6 +136,13 @@ impl World {
         self.node_at(tempfile::tempdir().unwrap())
     }
 
+    /// Opens a new node that has read the log.
+    pub(super) async fn caught_up(&self) -> Node {
+        let node = self.node();
+        assert!(node.pull().await);
+        node
+    }
+
     /// Opens a node on a cache directory that an earlier run may have left.
     pub(super) fn node_at(&self, root: tempfile::TempDir) -> Node {
         let faults = Faults::none();

@@ -103,8 +103,7 @@ fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
         let world = World::new();
         past(&world, 20_000).await;
         world.clock.advance(LOG_GRACE + SECOND);
-        let a = world.node();
-        assert!(a.pull().await);
+        let a = world.caught_up().await;
         let mut lists = Vec::new();
         for _ in 0..2 {
             let before = a.remote().requests().lists;
@@ -157,8 +156,7 @@ fn what_comes_late_is_found_however_long_the_log() {
     run(async {
         let world = World::new();
         past(&world, 5000).await;
-        let node = world.node();
-        assert!(node.pull().await);
+        let node = world.caught_up().await;
         let late = commit(stamp(world.clock.wall_ms(), 0), 5000);
         let mut other = world.node();
         for n in 0..8_u64 {

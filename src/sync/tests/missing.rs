@@ -75,8 +75,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
             world.clock.advance(Duration::from_secs(1));
             checkpoint(&b).await;
             remove_log(&world, |_| true).await;
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             let read = fresh.read("lost").await;
             assert!(read == Some(content(1, 9_000)), "restart {restart}, gone {gone}");
         }

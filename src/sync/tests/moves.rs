@@ -371,8 +371,7 @@ fn a_late_commit_of_an_earlier_run_is_not_from_a_twin() {
         let ahead = World { clock: world.clock.skewed(3_600_000), ..world.clone() };
         let mut wrong = ahead.node();
         wrong.send("ahead", b"1").await;
-        let mut node = world.node();
-        assert!(node.pull().await);
+        let mut node = world.caught_up().await;
         node.engine.ledger().save().unwrap();
         node.send("mine", b"1").await;
         // It is killed while its commit is in flight.

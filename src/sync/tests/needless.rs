@@ -298,8 +298,7 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
         close(&world, &b, "g", 1);
         assert!(b.pull().await);
         b.push().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("g").await == Some(content(1, BYTES)));
     });
 }
@@ -328,8 +327,7 @@ fn bytes_are_not_reused_for_what_a_private_mount_uses() {
         assert!(shared.entry("own").is_some() && shared.entry("f").is_none());
         close(&world, &shared, "g", 1);
         shared.push().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("g").await == Some(content(1, BYTES)));
     });
 }
@@ -360,8 +358,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
             assert!(a.pull().await && b.pull().await);
             collect(&a).await;
         }
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("h").await == Some(content(1, BYTES)));
         assert_eq!(fresh.read("little").await, Some(b"inline".to_vec()));
     });

@@ -115,8 +115,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
             commits.push(keys.iter().filter(|key| key.starts_with("log/")).count());
         }
         assert!(commits[5] < 600, "{commits:?}");
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), b.registers());
         for (at, bytes) in files() {
             assert!(fresh.read(&at).await == Some(bytes), "{at}");
@@ -140,8 +139,7 @@ fn a_store_of_version_0_1_is_read_and_written() {
         let options = GcOptions { grace: LOG_GRACE, told: false };
         let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
         assert!(collector.collect(|_| ()).await.unwrap().total().objects > 5);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_has_all(&fresh).await;
         assert!(b.pull().await);
         assert_has_all(&b).await;

@@ -61,8 +61,7 @@ fn a_drain_waits_for_nothing_but_the_store() {
         assert!(report.complete && report.left.records == 0, "{report:?}");
         assert!(report.elapsed_ms < 5000);
         drop(held);
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!(b.entry("held").is_some() && b.read("f49").await == Some(content(49, 10_000)));
         // A store that is gone: the report says so at its deadline.
         a.fail("resets=100");
@@ -257,8 +256,7 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
         };
         futures::join!(a.commit(), meanwhile);
         assert!(a.pull().await && b.pull().await);
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         let stamp = c.engine.ledger().read(|fold| fold.register(&path("p")).unwrap().stamp);
         assert!(stamp.ms > first.ms + (15 * day).as_millis() as u64, "{stamp:?} is late");
         for node in [&a, &b, &c] {
@@ -349,8 +347,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
             }
             publisher.commit(second).await;
             assert!(gone >= 4, "packs and blobs went: {gone}");
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for (n, size) in (0..).zip(sizes) {
                 for (name, seed) in [("reused", n), ("new", n + 10)] {
                     let read = fresh.read(&format!("{name}{n}")).await;

@@ -41,8 +41,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
             a.push().await;
             assert!(b.pull().await);
             assert!(b.read("f").await == Some(content(1, size)));
-            let c = world.node();
-            assert!(c.pull().await);
+            let c = world.caught_up().await;
             assert!(c.read("f").await == Some(content(1, size)));
             assert_eq!(a.registers(), b.registers());
             // No node has anything more to publish.
@@ -95,8 +94,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
         a.send("f", &content(1, 9_000)).await;
         for round in 0..5 {
             lose(&world).await;
-            let mut reader = world.node();
-            assert!(reader.pull().await);
+            let mut reader = world.caught_up().await;
             assert_eq!(reader.read("f").await, None, "round {round}");
             reader.push().await;
             assert!(a.pull().await);
@@ -106,8 +104,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
             assert_eq!(stored, usize::from(round < 3), "round {round}");
         }
         a.send("f", &content(1, 9_000)).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer heals it always");
     });
 }
@@ -125,8 +122,7 @@ fn p9_self_healing_does_not_affect_nodes_that_can_read() {
             a.push().await;
             drop(a);
             assert!(known.pull().await);
-            let mut ill = world.node();
-            assert!(ill.pull().await);
+            let mut ill = world.caught_up().await;
             for n in 0..5_u64 {
                 let (digest, _) = ill.entry(&format!("f{n}")).unwrap().content().unwrap();
                 let location = ill.engine.ledger().location(&digest).unwrap();
@@ -145,8 +141,7 @@ fn p9_self_healing_does_not_affect_nodes_that_can_read() {
             }
             // The same holds for nodes that start from its checkpoint.
             ill.engine.checkpointer().unwrap().write().await.unwrap();
-            let late = world.node();
-            assert!(late.pull().await);
+            let late = world.caught_up().await;
             assert!(late.read("f3").await == Some(content(3, size)), "{size}");
         }
     });

@@ -22,8 +22,7 @@ fn p13_bounded_puts_for_many_small_files() {
         a.push().await;
         let puts = a.remote().requests().puts - before;
         assert!(puts <= 3, "{puts} puts for 1000 files");
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let before = b.remote().requests().gets;
         for n in 0..1000_u64 {
             assert!(b.read(&format!("d/{n}")).await == Some(content(n, 2000)));
@@ -47,8 +46,7 @@ fn p13_bounded_small_files_of_old_commits_are_fetched_when_wanted() {
             }
             a.push().await;
         }
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let kept = b.engine.ledger().blobs().usage().blobs;
         assert!((1..200).contains(&kept), "{kept} of 200 small files were written");
         let before = b.remote().requests().gets;

@@ -137,8 +137,7 @@ async fn assert_known(world: &World, by: &Node, known: i64) {
 }
 
 async fn assert_starts(world: &World, known: i64) -> Node {
-    let fresh = world.node();
-    assert!(fresh.pull().await);
+    let fresh = world.caught_up().await;
     assert_eq!(seconds(&fresh, RESULT), known);
     fresh
 }
@@ -173,8 +172,7 @@ fn p13_bounded_touches_are_sent_in_parts() {
         a.engine.ledger().send_touches().unwrap();
         assert!(a.engine.ledger().pending().records >= 2);
         a.push().await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let times = |node: &Node| {
             let all = node.registers().into_iter();
             all.filter(|(_, register)| register.entry.as_ref().unwrap().attrs.mtime.secs == 9)

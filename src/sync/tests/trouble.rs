@@ -47,8 +47,7 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
         let world = World::new();
         let packs = four_packs(&world).await;
         for trouble in ["status=503", "status=429", "status=500", "resets=100"] {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             b.fail(&format!("{trouble} only={}", packs[0]));
             let heal = async {
                 sleep(Duration::from_secs(3)).await;
@@ -105,8 +104,7 @@ fn throttling_is_counted_and_its_waits_are_measured() {
         for (trouble, places) in
             [("429", [true, false]), ("503", [false, true]), ("500", [false; 2])]
         {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             assert_eq!(b.remote().throttling(), Throttling::default());
             b.fail(&format!("status={trouble} only={}", packs[0]));
             let heal = async {
@@ -142,8 +140,7 @@ fn p8_never_in_the_way_of_entries_that_lie_elsewhere() {
         let world = World::new();
         let packs = four_packs(&world).await;
         for trouble in ["status=503", "status=403", "status=404", "forbidden=1", "resets=100"] {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             b.fail(&format!("{trouble} only={}", packs[0]));
             assert!(b.read(&name(0, 1)).await.is_none(), "{trouble}");
             others_are_read(&b).await;
@@ -158,8 +155,7 @@ fn p13_bounded_requests_for_a_pack_that_is_throttled() {
     run(async {
         let world = World::new();
         let packs = four_packs(&world).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         b.fail(&format!("status=503 only={}", packs[0]));
         let names: Vec<String> = (0..60).map(|n| name(0, n % 6)).collect();
         let reads = names.iter().map(|name| b.read(name));
@@ -268,14 +264,12 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         let mut a = world.node();
         a.write("large", &content(1, 1_200_000));
         a.send("packed", &content(2, 1_000_000)).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         // Each of them alone takes longer than the deadline, and so do both together.
         b.fail("bytes_per_s=180000");
         let (large, packed) = futures::join!(b.read("large"), b.read("packed"));
         assert!(large == Some(content(1, 1_200_000)) && packed == Some(content(2, 1_000_000)));
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         c.fail("hang=1");
         let read = within(DEADLINE + Duration::from_secs(1), c.read("large")).await;
         assert!(read.expect("no longer than the deadline").is_none());
