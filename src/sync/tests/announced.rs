@@ -90,10 +90,9 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
         for n in 0..3 {
             a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = world.store.keys().await;
-        let log: Vec<_> = keys.iter().filter(|key| key.starts_with("log/")).collect();
-        world.store.remove(log[1]).await;
-        world.store.remove(log[2]).await;
+        let log = world.log().await;
+        world.store.remove(&log[1]).await;
+        world.store.remove(&log[2]).await;
         let b = world.caught_up().await;
         assert!((0..3).all(|n| b.entry(&format!("f{n}")).is_some()));
     });
@@ -237,8 +236,7 @@ fn a_commit_that_the_store_refuses_does_not_end_the_following_of_the_head() {
         for n in 0..3 {
             a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = world.store.keys().await;
-        let refused = keys.iter().filter(|key| key.starts_with("log/")).nth(1).unwrap();
+        let refused = &world.log().await[1];
         world.store.remove("head").await;
         let b = world.node();
         b.fail(&format!("forbidden=1 only={refused}"));

@@ -324,8 +324,7 @@ fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
         let mut a = large(&world).await;
         write_some(&world, &mut a, 20).await;
         a.send("late", b"x").await;
-        let keys = world.store.keys().await;
-        let late = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let late = &world.log().await.pop().unwrap();
         let bytes = world.store.read(late).await.unwrap();
         world.clock.advance(SECOND);
         write_some(&world, &mut a, 20).await;

@@ -11,8 +11,8 @@ use crate::sync::missing::Missing;
 
 /// Removes the commits of the log for which `gone` is true; returns how many.
 pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
-    let keys = world.store.keys().await;
-    let wanted: Vec<_> = keys.iter().filter(|key| key.starts_with("log/") && gone(key)).collect();
+    let keys = world.log().await;
+    let wanted: Vec<_> = keys.iter().filter(|key| gone(key)).collect();
     for key in &wanted {
         world.store.remove(key).await;
     }

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Fold, Op, Register, Time};
-use crate::remote::decode_commit;
 use crate::stamp::Stamp;
 
 const PATHS: [&str; 6] = ["a", "b", "d", "d/x", "d/y", "e/f"];
@@ -165,9 +164,8 @@ async fn turn(
 /// Folds all commits of the log.
 async fn fold_of_log(world: &World) -> Fold {
     let mut fold = Fold::new();
-    for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-        let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-        for change in &commit.changes {
+    for key in world.log().await {
+        for change in &world.commit(&key).await.changes {
             fold.apply(change, Time::default());
         }
     }

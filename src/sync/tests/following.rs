@@ -92,8 +92,7 @@ fn commits_that_cannot_be_read_are_counted() {
         for n in 0..3_u64 {
             a.send(&format!("f{n}"), &content(n, 100)).await;
         }
-        let keys: Vec<String> =
-            world.store.keys().await.into_iter().filter(|key| key.starts_with("log/")).collect();
+        let keys = world.log().await;
         for (trouble, after) in [("status=503", 3), ("status=403", 1)] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", keys[0]));

@@ -186,8 +186,7 @@ fn a_commit_deleted_during_the_read_is_not_unreadable() {
             for n in 0..12 {
                 a.send(&format!("later{n}"), &content(1000 + n, 9000)).await;
             }
-            let keys = world.store.keys().await;
-            let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+            let last = &world.log().await.pop().unwrap();
             world.clock.advance(wait);
             let collector = Collector::open(a.remote(), None, OPTIONS).await.unwrap();
             let report = collector.collect(|progress| {
@@ -238,8 +237,7 @@ fn what_cannot_be_read_may_use_anything() {
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(1));
         a.send("later", b"x").await;
-        let log = world.store.keys().await;
-        let last = log.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let last = &world.log().await.pop().unwrap();
         let good = world.store.read(last).await.unwrap();
         let mut newer = good.to_vec();
         newer[8] = 9;

@@ -12,9 +12,9 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, EntryKind, Op, Profiles, Register};
+use crate::namespace::{Attrs, Commit, Entry, EntryKind, Op, Profiles, Register};
 use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
-use crate::remote::{KnownStore, Remote, RemoteOptions};
+use crate::remote::{KnownStore, Remote, RemoteOptions, decode_commit};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
@@ -134,6 +134,17 @@ impl World {
 
     pub(super) fn node(&self) -> Node {
         self.node_at(tempfile::tempdir().unwrap())
+    }
+
+    /// Returns the keys of the commits in the store, in order.
+    pub(super) async fn log(&self) -> Vec<String> {
+        let keys = self.store.keys().await.into_iter();
+        keys.filter(|key| key.starts_with("log/")).collect()
+    }
+
+    /// Reads a commit of the store.
+    pub(super) async fn commit(&self, key: &str) -> Commit {
+        decode_commit(&self.store.read(key).await.unwrap()).unwrap()
     }
 
     /// Opens a new node that has read the log.

@@ -8,11 +8,6 @@ use super::harness::*;
 use crate::sync::LOG_GRACE;
 use crate::sync::missing::Missing;
 
-async fn log(world: &World) -> Vec<String> {
-    let keys = world.store.keys().await.into_iter();
-    keys.filter(|key| key.starts_with("log/")).collect()
-}
-
 async fn count_checkpoints(world: &World) -> usize {
     world.store.keys().await.iter().filter(|key| key.starts_with("checkpoints/")).count()
 }
@@ -24,7 +19,7 @@ async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
     for name in ["first", "lost", "last"] {
         a.send(name, &content(1, 9_000)).await;
     }
-    let key = log(world).await.remove(1);
+    let key = world.log().await.remove(1);
     let good = world.store.read(&key).await.unwrap();
     world.store.overwrite(&key, b"damaged".to_vec()).await;
     // It is damaged long after it was announced.
@@ -180,7 +175,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
         for n in 0..4 {
             a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = log(&world).await;
+        let keys = world.log().await;
         let mut bytes = Vec::new();
         for key in &keys[1..3] {
             bytes.push(world.store.read(key).await.unwrap().to_vec());
@@ -215,9 +210,9 @@ fn a_node_that_starts_from_a_checkpoint_knows_which_later_commits_it_could_not_r
         let [mut a, b] = nodes;
         world.clock.advance(LOG_GRACE);
         checkpoint(&a).await;
-        let old = log(&world).await.len();
+        let old = world.log().await.len();
         a.send("lost", b"x").await;
-        let key = log(&world).await.remove(old);
+        let key = world.log().await.remove(old);
         world.store.overwrite(&key, b"damaged".to_vec()).await;
         // One that was absent, and one that is new.
         let fresh = world.node();
@@ -262,7 +257,7 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         for name in ["first", "lost", "last"] {
             a.send(name, &content(1, 9_000)).await;
         }
-        let key = log(&world).await.remove(1);
+        let key = world.log().await.remove(1);
         world.store.remove(&key).await;
         world.store.remove("head").await;
         assert!(b.pull().await && b.entry("last").is_some());

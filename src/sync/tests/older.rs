@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::namespace::Site;
-use crate::remote::{decode_commit, keys};
+use crate::remote::keys;
 use crate::sync::LOG_GRACE;
 use crate::sync::LogView;
 use crate::sync::gc::{Collector, GcOptions};
@@ -67,9 +67,8 @@ async fn read_the_old_way(world: &World) -> LogView {
         Some(key) => LogView::read(&world.store.read(key).await.unwrap()[..]).unwrap().1,
         None => LogView::new(),
     };
-    for key in keys.iter().filter(|key| key.starts_with("log/")) {
-        let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-        draft.apply(&commit);
+    for key in world.log().await {
+        draft.apply(&world.commit(&key).await);
     }
     for (digest, location) in draft.fold().locations() {
         if !draft.fold().uses(&digest) {
@@ -111,8 +110,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
             assert!(b.pull().await);
             let registers: Vec<_> = old.fold().registers().collect();
             assert_eq!(registers, b.registers(), "hour {hour}");
-            let keys = world.store.keys().await;
-            commits.push(keys.iter().filter(|key| key.starts_with("log/")).count());
+            commits.push(world.log().await.len());
         }
         assert!(commits[5] < 600, "{commits:?}");
         let fresh = world.caught_up().await;

@@ -8,7 +8,7 @@ use super::harness::*;
 use crate::clock::{Clock, sleep};
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
-use crate::remote::{decode_commit, keys};
+use crate::remote::keys;
 use crate::sync::gc::{Collector, GcOptions};
 use crate::sync::ledger::Outlook;
 use crate::sync::{EngineSettings, HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX};
@@ -129,8 +129,8 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
         };
         futures::join!(a.commit(), meanwhile);
         let mut commits = Vec::new();
-        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-            commits.push(decode_commit(&world.store.read(key).await.unwrap()).unwrap());
+        for key in world.log().await {
+            commits.push(world.commit(&key).await);
         }
         let all: Vec<u64> = commits.iter().map(|commit| commit.sequence).collect();
         assert_eq!(all, [0, 1, 1]);
@@ -279,8 +279,8 @@ fn an_incarnation_ends_with_a_long_silence() {
         }
         assert!(b.pull().await && !b.engine.ledger().is_partial());
         let mut numbers = Vec::new();
-        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+        for key in world.log().await {
+            let commit = world.commit(&key).await;
             numbers.push((commit.incarnation, commit.sequence));
         }
         let sequences: Vec<u64> = numbers.iter().map(|(_, sequence)| *sequence).collect();
@@ -374,8 +374,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         }
         a.push().await;
         let keys = world.store.keys().await;
-        let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
-        let commit = decode_commit(&world.store.read(last).await.unwrap()).unwrap();
+        let commit = world.commit(world.log().await.last().unwrap()).await;
         assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
         let packs = keys.iter().filter(|key| key.starts_with("packs/")).count();
         assert!(packs <= 261, "most were used again: {packs}");
@@ -402,8 +401,8 @@ fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
             publisher.commit(uploaded).await;
         }
         let keys = world.store.keys().await;
-        for key in keys.iter().filter(|key| key.starts_with("log/")) {
-            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+        for key in world.log().await {
+            let commit = world.commit(&key).await;
             assert_eq!(commit.blobs.len(), 1, "{key}");
             for pack in commit.packs {
                 assert!(keys.contains(&format!("packs/{pack}")), "{key} names {pack}");
