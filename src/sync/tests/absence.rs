@@ -178,10 +178,7 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
         }
         assert!(fresh.pull().await);
         fresh.engine.checkpointer().unwrap().write_if_due().await;
-        let count = async || {
-            let keys = world.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
+        let count = async || world.keys("checkpoints/").await.len();
         assert_eq!(count().await, 1);
         assert!(nodes[0].pull().await);
         nodes[0].engine.checkpointer().unwrap().write_if_due().await;
@@ -430,8 +427,7 @@ fn p7_one_winner_with_checkpoints_and_deletions_between() {
 }
 
 async fn newest_checkpoint(world: &World) -> String {
-    let keys = world.store.keys().await;
-    let newest = keys.iter().rfind(|key| key.starts_with("checkpoints/")).unwrap();
+    let newest = world.keys("checkpoints/").await.pop().unwrap();
     newest["checkpoints/".len()..].to_owned()
 }
 

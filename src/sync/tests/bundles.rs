@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::checkpoints::{checkpoint, remove_log};
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::Op;
 use crate::remote::{Bundle, BundleName};
@@ -372,11 +373,7 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
         checkpoint(&a).await;
         for (minutes, left) in [(30, 1), (40, 0)] {
             world.clock.advance(Duration::from_mins(minutes));
-            let options = crate::sync::gc::GcOptions { grace: crate::sync::LOG_GRACE, told: false };
-            let remote = a.remote();
-            let collector =
-                crate::sync::gc::Collector::open(remote, Some(remote), options).await.unwrap();
-            let report = collector.collect(|_| ()).await.unwrap();
+            let report = collect(&a, false).await;
             assert_eq!(bundles(&world).await.len(), left, "{report:?}");
             assert_eq!(report.foreign.objects, 0);
         }

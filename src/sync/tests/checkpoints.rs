@@ -255,8 +255,7 @@ fn one_checkpoint_is_written_when_due_and_only_one() {
             node.engine.checkpointer().unwrap().write_if_due().await;
             assert!(!node.engine.checkpointer().unwrap().is_due());
         }
-        let keys = world.store.keys().await;
-        assert_eq!(keys.iter().filter(|key| key.starts_with("checkpoints/")).count(), 1);
+        assert_eq!(world.keys("checkpoints/").await.len(), 1);
         let puts = b.remote().requests().puts;
         b.engine.checkpointer().unwrap().write_if_due().await;
         assert_eq!(b.remote().requests().puts, puts, "nothing is due");
@@ -269,10 +268,7 @@ fn an_engine_writes_checkpoints_by_itself_and_at_the_end() {
         let world = World::new();
         let a = world.node();
         a.engine.start();
-        let count = async || {
-            let keys = world.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
+        let count = async || world.keys("checkpoints/").await.len();
         for n in 0..300_u64 {
             a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
             assert!(a.engine.publisher().unwrap().drain(Duration::from_mins(1)).await.complete);
@@ -349,8 +345,7 @@ fn a_crash_while_a_checkpoint_is_written_leaves_no_checkpoint() {
         assert!(written.await.is_none());
         let a = world.node_at(a.crash());
         assert!(a.pull().await);
-        let keys = world.store.keys().await;
-        assert!(!keys.iter().any(|key| key.starts_with("checkpoints/")));
+        assert!(world.keys("checkpoints/").await.is_empty());
         // Cut off by a store that shows objects which were not written whole.
         let name = checkpoint(&b).await;
         let key = format!("checkpoints/{name}");

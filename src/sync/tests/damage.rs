@@ -10,11 +10,6 @@ async fn flip(world: &World, key: &str, at: usize) {
     world.store.overwrite(key, bytes).await;
 }
 
-async fn keys(world: &World, folder: &str) -> Vec<String> {
-    let all = world.store.keys().await.into_iter();
-    all.filter(|key| key.starts_with(folder)).collect()
-}
-
 #[test]
 fn p9_self_healing_of_every_part_of_a_pack() {
     run(async {
@@ -24,7 +19,7 @@ fn p9_self_healing_of_every_part_of_a_pack() {
             a.write(&format!("f{n}"), &content(n, 5000));
         }
         a.push().await;
-        let packs = keys(&world, "packs/").await;
+        let packs = world.keys("packs/").await;
         assert_eq!(packs.len(), 1);
         let good = world.store.read(&packs[0]).await.unwrap();
         let mut misses = 0;
@@ -74,7 +69,7 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         let world = World::new();
         let mut a = world.node();
         a.send("f", &content(1, 5000)).await;
-        let pack = keys(&world, "packs/").await.remove(0);
+        let pack = world.keys("packs/").await.remove(0);
         let good = world.store.read(&pack).await.unwrap();
         // Readable members are served.
         world.store.overwrite(&pack, newer(&good, false)).await;
@@ -85,9 +80,9 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         let mut c = world.caught_up().await;
         assert_eq!(c.read("f").await, None);
         assert!(c.entry("f").is_some(), "it is not hidden");
-        let commits = keys(&world, "log/").await.len();
+        let commits = world.log().await.len();
         c.push().await;
-        assert_eq!(keys(&world, "log/").await.len(), commits);
+        assert_eq!(world.log().await.len(), commits);
         world.store.overwrite(&pack, good.to_vec()).await;
         assert!(
             c.read("f").await == Some(content(1, 5000)),
@@ -105,7 +100,7 @@ fn p9_self_healing_of_a_blob_object() {
             let mut a = world.node();
             let name = format!("f{damage}");
             a.send(&name, &bytes).await;
-            let blobs = keys(&world, "blobs/").await;
+            let blobs = world.keys("blobs/").await;
             assert_eq!(blobs.len(), 1);
             let good = world.store.read(&blobs[0]).await.unwrap();
             match damage {
@@ -136,7 +131,7 @@ fn p9_self_healing_of_a_commit() {
         for n in 0..3 {
             a.send(&format!("f{n}"), b"x").await;
         }
-        let log = keys(&world, "log/").await;
+        let log = world.log().await;
         let good = world.store.read(&log[1]).await.unwrap();
         flip(&world, &log[1], good.len() / 2).await;
         assert!(b.pull().await, "it holds no node up");

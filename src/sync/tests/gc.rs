@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
+use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::error::Result;
 use crate::namespace::Op;
@@ -12,7 +13,8 @@ use crate::sync::gc::{Collector, GcOptions, GcProgress, Report, Why};
 
 const OPTIONS: GcOptions = GcOptions { grace: LOG_GRACE, told: false };
 
-async fn collect(node: &Node, dry_run: bool) -> Report {
+/// Collects garbage, or only tells what would be deleted.
+pub(super) async fn collect(node: &Node, dry_run: bool) -> Report {
     let writer = (!dry_run).then(|| node.remote());
     let mut progress = 0;
     let collector = Collector::open(node.remote(), writer, OPTIONS).await.expect("it is a store");
@@ -29,14 +31,6 @@ async fn try_to_collect(node: &Node) -> Result<Report> {
 fn deleted(report: &Report, kind: &str, why: Why) -> u64 {
     let one = report.deleted.iter().find(|one| one.kind == kind && one.why == why);
     one.map_or(0, |one| one.tally.objects)
-}
-
-async fn count(world: &World, start: &str) -> usize {
-    world.store.keys().await.iter().filter(|key| key.starts_with(start)).count()
-}
-
-async fn checkpoint(node: &Node) {
-    node.engine.checkpointer().unwrap().write().await.expect("it is written");
 }
 
 /// Writes files to packs, commits and objects, and replaces each once; returns what must be
@@ -80,7 +74,7 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
             assert_eq!(report.total().objects, 0, "{report:?}");
             assert!(!report.notes.is_empty() && report.checkpoint.is_none());
             world.clock.advance(Duration::from_mins(50));
-            if count(&world, "checkpoints/").await == 0 {
+            if world.keys("checkpoints/").await.is_empty() {
                 checkpoint(&a).await;
             }
         }
@@ -129,7 +123,7 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
         a.send("x", &content(2, 9000)).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
         assert_eq!(collect(&a, false).await.total().objects, 1, "the covered commit");
-        assert_eq!(count(&world, "packs/").await, 2);
+        assert_eq!(world.keys("packs/").await.len(), 2);
         // Uploaded, and its commit is in flight.
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
@@ -256,8 +250,7 @@ fn what_cannot_be_read_may_use_anything() {
         world.store.overwrite(last, good.to_vec()).await;
         world.clock.advance(LOG_GRACE);
         // An unreadable checkpoint covers nothing.
-        let keys = world.store.keys().await;
-        let only = keys.iter().find(|key| key.starts_with("checkpoints/")).unwrap();
+        let only = &world.keys("checkpoints/").await[0];
         let whole = world.store.read(only).await.unwrap();
         world.store.overwrite(only, whole[..whole.len() - 1].to_vec()).await;
         world.clock.advance(LOG_GRACE);
@@ -366,10 +359,7 @@ fn a_name_that_is_only_a_directory_needs_no_object() {
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(1));
         let report = collect(&a, false).await;
-        assert_eq!(
-            (deleted(&report, "commits", Why::Covered), count(&world, "log/").await),
-            (1, 0)
-        );
+        assert_eq!((deleted(&report, "commits", Why::Covered), world.log().await.len()), (1, 0));
         let fresh = world.caught_up().await;
         assert!(fresh.entry("d").is_some());
     });

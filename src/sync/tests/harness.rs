@@ -136,10 +136,15 @@ impl World {
         self.node_at(tempfile::tempdir().unwrap())
     }
 
+    /// Returns the keys of the store that begin like this, in order.
+    pub(super) async fn keys(&self, start: &str) -> Vec<String> {
+        let keys = self.store.keys().await.into_iter();
+        keys.filter(|key| key.starts_with(start)).collect()
+    }
+
     /// Returns the keys of the commits in the store, in order.
     pub(super) async fn log(&self) -> Vec<String> {
-        let keys = self.store.keys().await.into_iter();
-        keys.filter(|key| key.starts_with("log/")).collect()
+        self.keys("log/").await
     }
 
     /// Reads a commit of the store.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::{Change, Commit, Op};
 use crate::remote::{CheckpointChain, CheckpointHead, CheckpointWriter, encode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, GcOptions};
 
 const WRITER: NodeId = NodeId(0xabc);
 const SECOND: Duration = Duration::from_secs(1);
@@ -107,9 +107,7 @@ fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
         let mut lists = Vec::new();
         for _ in 0..2 {
             let before = a.remote().requests().lists;
-            let options = GcOptions { grace: LOG_GRACE, told: false };
-            let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
-            collector.collect(|_| ()).await.unwrap();
+            collect(&a, false).await;
             lists.push(a.remote().requests().lists - before);
         }
         // All of it once, to delete it, and the last hour before the checkpoint twice.

@@ -4,12 +4,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op, Register, Time};
 use crate::stamp::Stamp;
-use crate::sync::gc::{Collector, GcOptions};
-use crate::sync::{LOG_GRACE, gc};
+use crate::sync::LOG_GRACE;
 
 const BYTES: usize = 9000;
 
@@ -38,18 +39,6 @@ fn commits(node: &Node) -> u64 {
 
 fn pass(world: &World, ms: u64) {
     world.clock.advance(Duration::from_millis(ms));
-}
-
-async fn write_checkpoint(node: &Node) {
-    node.engine.checkpointer().unwrap().write().await.expect("it is written");
-}
-
-/// Collects garbage; returns what was deleted.
-async fn collect(node: &Node) -> u64 {
-    let options = GcOptions { grace: LOG_GRACE, told: false };
-    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
-    let report: gc::Report = collector.collect(|_| ()).await.expect("it is done");
-    report.total().objects
 }
 
 /// Two nodes that compile the same file need different times for it.
@@ -291,9 +280,9 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
         assert!(b.pull().await && b.read("f").await.is_some());
         a.remove("f");
         a.push().await;
-        write_checkpoint(&a).await;
+        checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a).await > 0);
+        assert!(collect(&a, false).await.total().objects > 0);
         // It still shows the entry, and receives the removal when the file is written.
         close(&world, &b, "g", 1);
         assert!(b.pull().await);
@@ -319,9 +308,9 @@ fn bytes_are_not_reused_for_what_a_private_mount_uses() {
         p.engine.stop().await;
         a.remove("f");
         a.push().await;
-        write_checkpoint(&a).await;
+        checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a).await > 0);
+        assert!(collect(&a, false).await.total().objects > 0);
         let mut shared = world.node_at(p.crash());
         assert!(shared.pull().await);
         assert!(shared.entry("own").is_some() && shared.entry("f").is_none());
@@ -353,10 +342,10 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
         b.send("little", b"inline").await;
         assert!(b.remote().requests().bytes_up - up < 1000);
         for _ in 0..3 {
-            write_checkpoint(&b).await;
+            checkpoint(&b).await;
             world.clock.advance(LOG_GRACE);
             assert!(a.pull().await && b.pull().await);
-            collect(&a).await;
+            collect(&a, false).await;
         }
         let fresh = world.caught_up().await;
         assert!(fresh.read("h").await == Some(content(1, BYTES)));

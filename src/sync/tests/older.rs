@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::Site;
 use crate::remote::keys;
 use crate::sync::LOG_GRACE;
 use crate::sync::LogView;
-use crate::sync::gc::{Collector, GcOptions};
 
 const STORE: &[u8] = include_bytes!("store_of_0_1.bin");
 const MONTH: Duration = Duration::from_hours(30 * 24);
@@ -134,9 +134,7 @@ fn a_store_of_version_0_1_is_read_and_written() {
         a.push().await;
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
-        let options = GcOptions { grace: LOG_GRACE, told: false };
-        let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
-        assert!(collector.collect(|_| ()).await.unwrap().total().objects > 5);
+        assert!(collect(&a, false).await.total().objects > 5);
         let fresh = world.caught_up().await;
         assert_has_all(&fresh).await;
         assert!(b.pull().await);

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::clock::{Clock, sleep};
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
 use crate::remote::keys;
-use crate::sync::gc::{Collector, GcOptions};
 use crate::sync::ledger::Outlook;
 use crate::sync::{EngineSettings, HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX};
 
@@ -227,10 +227,9 @@ fn names_of_the_log_are_the_stamps_of_commits() {
         let mut a = world.node();
         let stamp = a.write("f", b"x");
         a.push().await;
-        let keys = world.store.keys().await;
-        let log = keys.iter().find_map(|key| key.strip_prefix("log/")).unwrap();
+        let log = world.log().await;
         assert!(
-            keys::commit_stamp(log).unwrap().ms >= stamp.ms,
+            keys::commit_stamp(&log[0]["log/".len()..]).unwrap().ms >= stamp.ms,
             "a commit comes after its changes"
         );
     });
@@ -291,13 +290,6 @@ fn an_incarnation_ends_with_a_long_silence() {
     });
 }
 
-/// Collects garbage; returns how many objects were deleted.
-async fn collect(node: &Node) -> u64 {
-    let options = GcOptions { grace: LOG_GRACE, told: false };
-    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
-    collector.collect(|_| ()).await.unwrap().total().objects
-}
-
 #[test]
 fn a_commit_names_only_what_is_there_however_long_it_took() {
     run(async {
@@ -330,7 +322,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
                 clock.advance(Duration::from_mins(1));
                 checkpoint(&b).await;
                 clock.advance(LOG_GRACE + Duration::from_mins(1));
-                gone += collect(&b).await;
+                gone += collect(&b, false).await.total().objects;
             };
             if outage {
                 a.fail("resets=100");
@@ -373,10 +365,9 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
             a.write(&format!("mine{n}"), &content(n, 5_000));
         }
         a.push().await;
-        let keys = world.store.keys().await;
         let commit = world.commit(world.log().await.last().unwrap()).await;
         assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
-        let packs = keys.iter().filter(|key| key.starts_with("packs/")).count();
+        let packs = world.keys("packs/").await.len();
         assert!(packs <= 261, "most were used again: {packs}");
     });
 }
@@ -393,10 +384,9 @@ fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
             uploads.push(a.upload_next().await.unwrap());
             world.clock.advance(Duration::from_mins(wait));
         }
-        let keys = world.store.keys().await;
-        let packs: Vec<_> = keys.iter().filter(|key| key.starts_with("packs/")).collect();
+        let packs = world.keys("packs/").await;
         assert_eq!(packs.len(), 1, "the second is on its way with the first");
-        world.store.remove(packs[0]).await;
+        world.store.remove(&packs[0]).await;
         for uploaded in uploads {
             publisher.commit(uploaded).await;
         }

@@ -18,13 +18,9 @@ async fn four_packs(world: &World) -> Vec<String> {
         }
         a.push().await;
     }
-    let packs: Vec<String> = keys_in(world, "packs/").await;
+    let packs: Vec<String> = world.keys("packs/").await;
     assert_eq!(packs.len(), 4);
     packs
-}
-
-async fn keys_in(world: &World, folder: &str) -> Vec<String> {
-    world.store.keys().await.into_iter().filter(|key| key.starts_with(folder)).collect()
 }
 
 fn name(pack: u64, n: u64) -> String {
@@ -220,7 +216,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
         for n in 0..5_u64 {
             a.send(&format!("f{n}"), &content(n, 3000)).await;
         }
-        let commits = keys_in(&world, "log/").await;
+        let commits = world.log().await;
         for trouble in ["status=403", "forbidden=1", "status=503"] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
@@ -249,7 +245,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             assert!(b.pull().await);
             assert!(b.read("f2").await == Some(content(2, 3000)), "{trouble}: it comes late");
             assert!(!b.engine.ledger().is_partial(), "{trouble}");
-            for key in keys_in(&world, "checkpoints/").await {
+            for key in world.keys("checkpoints/").await {
                 world.store.remove(&key).await;
             }
         }
