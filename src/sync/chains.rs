@@ -138,13 +138,14 @@ impl Chains {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
     use crate::stamp::Stamp;
 
-    fn commit(node: u64, sequence: u64) -> Commit {
+    /// Makes the commit with this number of an incarnation of this node.
+    pub(in crate::sync) fn commit(node: u64, sequence: u64) -> Commit {
         let node = NodeId(node);
         Commit {
             stamp: Stamp { ms: sequence, counter: 0, node },

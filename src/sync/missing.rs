@@ -111,24 +111,8 @@ impl Missing {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
+    use super::super::chains::tests::commit;
     use super::*;
-    use crate::stamp::NodeId;
-
-    fn commit(node: u64, sequence: u64) -> Commit {
-        let node = NodeId(node);
-        Commit {
-            stamp: Stamp { ms: sequence, counter: 0, node },
-            node,
-            incarnation: 1,
-            sequence,
-            packs: Vec::new(),
-            blobs: Vec::new(),
-            changes: Vec::new(),
-            extensions: BTreeMap::new(),
-        }
-    }
 
     #[test]
     fn a_missing_commit_is_no_longer_missing_once_it_came() {
