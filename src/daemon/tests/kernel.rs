@@ -25,7 +25,7 @@ use crate::config::Settings;
 use crate::daemon::build::{self, Rooms};
 use crate::digest::Digest;
 use crate::local::State;
-use crate::name::TreePath;
+use crate::name::{TreePath, path as tree_path};
 use crate::namespace::{Attrs, Change, Commit, Entry, EntryKind, Op, Time};
 use crate::remote::keys;
 use crate::stamp::{NodeId, Stamp};
@@ -55,12 +55,6 @@ pub(super) struct Kernel<'a> {
     arrival: RefCell<Vec<(TreePath, Op)>>,
     requests_before: Cell<u32>,
     arrived: Cell<u64>,
-}
-
-pub(super) fn tree_path(path: &str) -> TreePath {
-    path.split('/').fold(TreePath::root(), |dir, name| {
-        dir.join(name.as_bytes()).expect("tests have plain paths")
-    })
 }
 
 impl<'a> Kernel<'a> {

@@ -3,10 +3,11 @@
 
 use hearthfs_mount::Errno;
 
-use super::kernel::{Kernel, tree_path};
+use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
 use super::users::{ANN, EVE, ROOT, STICKY};
+use crate::name::path as tree_path;
 use crate::namespace::{Attrs, Entry, Op, Time};
 use crate::stamp::{NodeId, Stamp};
 

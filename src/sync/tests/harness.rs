@@ -12,6 +12,7 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
+pub(super) use crate::name::path;
 use crate::namespace::{Attrs, Commit, Entry, EntryKind, Op, Profiles, Register};
 use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
 use crate::remote::{KnownStore, Remote, RemoteOptions, decode_commit};
@@ -47,10 +48,6 @@ pub(super) fn run_real<T>(test: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test)
-}
-
-pub(super) fn path(text: &str) -> TreePath {
-    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
 }
 
 pub(super) fn file(digest: Digest, size: u64) -> Entry {
