@@ -546,13 +546,9 @@ mod tests {
 
     #[test]
     fn another_mount_than_the_one_asked_for_is_refused() {
-        let around = |variables: &[(&str, &str)]| Surroundings {
-            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-            uid: 1000,
-            current_dir: "/".into(),
-        };
         let load = |variables: &[(&str, &str)]| {
-            config::load(&config::Flags::default(), &around(variables), None).expect("good")
+            let around = config::around(1000, variables);
+            config::load(&config::Flags::default(), &around, None).expect("good")
         };
         let there = status(1, 0);
         assert_eq!(same_mount(&there, &load(&[])), Ok(()));

@@ -160,13 +160,11 @@ pub(super) async fn shut_down(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around;
 
     #[test]
     fn a_dead_mount_stays_only_for_a_restart() {
-        let follows = |variables: &[(&str, &str)]| {
-            let variables = variables.iter().map(|(k, v)| (k.into(), v.into())).collect();
-            restart_follows(&Surroundings { variables, ..Surroundings::default() })
-        };
+        let follows = |variables: &[(&str, &str)]| restart_follows(&around(0, variables));
         assert!(follows(&[("SERVICE_RESULT", "signal"), ("EXIT_STATUS", "KILL")]));
         assert!(follows(&[("SERVICE_RESULT", "watchdog")]));
         assert!(follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "1")]));

@@ -110,13 +110,12 @@ fn earlier(file: &File, clock: &Clock) -> std::io::Result<(UnitCost, Duration)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around_runtime_dir;
 
     #[test]
     fn the_next_import_learns_what_the_last_one_has_left() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
-        let uid = rustix::process::geteuid().as_raw();
-        let around = Surroundings { variables: [variable].into(), uid, current_dir: "/".into() };
+        let around = around_runtime_dir(&dir.path().join("run"));
         let take = |device| {
             ImportTurn::take(&around, device)
                 .expect("its turn")
@@ -140,8 +139,7 @@ mod tests {
             UnitCost::most(),
             "what cannot be read is the most there can be"
         );
-        let uid = uid + 1;
-        let others = Surroundings { uid, ..around };
+        let others = Surroundings { uid: around.uid + 1, ..around };
         assert!(
             ImportTurn::take(&others, 7).expect("no failure").is_none(),
             "not a directory of theirs"
