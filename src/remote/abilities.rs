@@ -3,7 +3,6 @@
 //! Owns the one small probe object, and the refusal of a store on which nothing can be built. Must
 //! never treat a network failure as an answer.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -95,7 +94,7 @@ impl Remote {
                 );
                 *self.inner.tried.unfit.lock() = Some(text.clone());
                 self.inner.requester.gate.note_unusable(Kind::Invalid, &text);
-                self.inner.checked.store(false, Ordering::Release);
+                self.inner.check.fail();
                 return Err(Error::new(Kind::Invalid, text));
             }
             tracing::debug!(problem, round, "store is tried again");

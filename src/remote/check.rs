@@ -82,7 +82,7 @@ impl Remote {
     /// not enough, `Invalid` for another format or a store that lacks what hearthfs needs,
     /// `Unavailable` or `TimedOut` when it does not answer or is not the store that this node knows.
     pub async fn check(&self) -> Result<()> {
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         self.check_format(Lane::Background).await?;
         if !self.inner.read_only.load(Ordering::Relaxed) {
             self.learn_time().await?;
@@ -117,7 +117,7 @@ impl Remote {
             None => Err(self.absent()),
         };
         if taken.is_err() {
-            self.inner.checked.store(false, Ordering::Release);
+            self.inner.check.fail();
         }
         taken
     }
@@ -127,7 +127,7 @@ impl Remote {
         let remote = self.background();
         if self.is_missed() {
             // The caller asks for the present state, so a cached refusal does not count.
-            *self.inner.refused.lock() = None;
+            self.inner.check.forget_refusal();
         }
         match clock::within(limit, remote.check_again()).await {
             Some(Ok(())) => None,
@@ -141,12 +141,7 @@ impl Remote {
 
     /// Waits until any caller has checked the store successfully; makes no request.
     pub async fn checked(&self) {
-        let mut done = std::pin::pin!(self.inner.check_done.notified());
-        // From here on no notification is missed.
-        done.as_mut().enable();
-        if !self.inner.checked.load(Ordering::Acquire) {
-            done.await;
-        }
+        self.inner.check.success().await;
     }
 
     /// Waits until the store has been checked, before a read.
@@ -179,7 +174,7 @@ impl Remote {
         if self.inner.time.is_learned() {
             return Ok(());
         }
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         if self.inner.time.is_learned() { Ok(()) } else { self.learn_time().await }
     }
 
@@ -190,12 +185,12 @@ impl Remote {
             return Ok(());
         }
         let down = || Error::new(Kind::Unavailable, format!("{} has not answered yet", inner.url));
-        let _one = match inner.checking.try_lock() {
-            Ok(one) => one,
-            Err(_) if lane == Lane::Background => inner.checking.lock().await,
+        let _one = match inner.check.try_begin() {
+            Some(one) => one,
+            None if lane == Lane::Background => inner.check.begin().await,
             // Another caller is already checking, and may take its whole deadline.
-            Err(_) if self.health() != Health::Up => return Err(down()),
-            Err(_) => clock::within(inner.requester.deadline, inner.checking.lock())
+            None if self.health() != Health::Up => return Err(down()),
+            None => clock::within(inner.requester.deadline, inner.check.begin())
                 .await
                 .ok_or_else(down)?,
         };
@@ -205,11 +200,8 @@ impl Remote {
         if let Some(text) = self.unfit() {
             return Err(Error::new(Kind::Invalid, text));
         }
-        let now = inner.clock.mono();
-        if let Some((until, kind, text)) = &*inner.refused.lock()
-            && now < *until
-        {
-            return Err(Error::new(*kind, text.clone()));
+        if let Some(refusal) = inner.check.refusal(inner.clock.mono()) {
+            return Err(refusal);
         }
         self.check_format(lane).await.map_err(|error| match error.kind() {
             // The store is missing, not the object.
@@ -222,7 +214,7 @@ impl Remote {
     /// replaced it.
     fn is_checked(&self) -> bool {
         let inner = &self.inner;
-        inner.checked.load(Ordering::Acquire) && inner.requester.gate.down_for() < ANOTHER_AFTER
+        inner.check.has_succeeded() && inner.requester.gate.down_for() < ANOTHER_AFTER
     }
 
     async fn check_format(&self, lane: Lane) -> Result<()> {
@@ -238,13 +230,11 @@ impl Remote {
         };
         match &checked {
             Ok(()) => {
-                inner.checked.store(true, Ordering::Release);
                 inner.requester.gate.looked();
-                inner.check_done.notify_waiters();
-                *inner.refused.lock() = None;
+                inner.check.succeed();
             }
             Err(error) => {
-                inner.checked.store(false, Ordering::Release);
+                inner.check.fail();
                 let kept = match error.kind() {
                     Kind::Unavailable | Kind::TimedOut if !self.is_missed() => return checked,
                     Kind::Unavailable | Kind::TimedOut => MISSED_KEPT,
@@ -253,7 +243,7 @@ impl Remote {
                 // `NotFound` would look like an answer about an object.
                 let kind = error.kind();
                 let kind = if kind == Kind::NotFound { Kind::Unavailable } else { kind };
-                *inner.refused.lock() = Some((inner.clock.mono() + kept, kind, error.chain()));
+                inner.check.refuse(inner.clock.mono() + kept, kind, error.chain());
             }
         }
         checked

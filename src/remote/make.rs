@@ -64,7 +64,7 @@ impl Remote {
     /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn make(&self, replaces: &[StoreId]) -> Result<MadeStore> {
         let (store, new, told) = {
-            let _one = self.inner.checking.lock().await;
+            let _one = self.inner.check.begin().await;
             self.open_dir(true).await?;
             let before = self.read_format(Lane::Background).await?;
             let new = before.is_none();
@@ -99,7 +99,7 @@ impl Remote {
     /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn declare_expiry(&self) -> Result<Declaration> {
         let own = self.inner.expiry.own();
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         self.open_dir(true).await?;
         let Some(bytes) = self.read_format(Lane::Background).await? else {
             // The caller has named this place, whatever lies there; foreign objects are only reported.
@@ -145,7 +145,7 @@ impl Remote {
     pub async fn recognise(&self) -> Result<()> {
         let inner = &self.inner;
         {
-            let _one = inner.checking.lock().await;
+            let _one = inner.check.begin().await;
             match self.read_format(Lane::Background).await? {
                 Some(bytes) => {
                     let said = format::check(&bytes, &inner.url)?;

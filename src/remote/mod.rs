@@ -33,6 +33,7 @@ mod meter;
 mod pack;
 mod progress;
 mod store;
+mod store_check;
 mod throttle;
 mod time;
 mod tried;

@@ -14,8 +14,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt as _, PutPayload,
 };
-use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::backend::Backend;
 use super::call::{Call, CallFailure, Requester};
@@ -28,6 +27,7 @@ use super::keys::Keys;
 use super::meter::{Meter, Requests};
 use super::pack::PACK_BYTES_MAX;
 use super::progress::Progress;
+use super::store_check::StoreCheck;
 use super::throttle::{Throttle, Throttling, Wait, is_throttled};
 use super::time::StoreTime;
 use super::tried::Tried;
@@ -63,14 +63,9 @@ pub(super) struct Inner {
     /// One permit for each MiB that an upload may hold.
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
-    pub(super) checked: AtomicBool,
+    pub(super) check: StoreCheck,
     /// The identity of the store, and the one that the node knows.
     pub(super) identity: Identity,
-    /// Notified when the check is done.
-    pub(super) check_done: Notify,
-    pub(super) checking: tokio::sync::Mutex<()>,
-    /// A cached refusal of the check, and until when it stays valid.
-    pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
     /// This handle has made the store.
@@ -142,11 +137,8 @@ impl Remote {
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
-            checked: AtomicBool::new(false),
+            check: StoreCheck::default(),
             identity: Identity::default(),
-            check_done: Notify::new(),
-            checking: tokio::sync::Mutex::new(()),
-            refused: Mutex::new(None),
             tried: Tried::default(),
             foreign_said: AtomicBool::new(false),
             made: AtomicBool::new(false),
