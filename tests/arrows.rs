@@ -305,7 +305,6 @@ const LARGE: &[&str] = &[
     "src/fs/filesystem.rs Inner",
     "src/fs/handles.rs OpenFile",
     "src/fs/live.rs Live",
-    "src/sync/fetcher.rs Inner",
 ];
 
 #[test]
