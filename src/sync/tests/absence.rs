@@ -281,19 +281,24 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
     });
 }
 
+/// Makes two nodes: the second has sent a file that the first can get only from a checkpoint.
+async fn one_behind(world: &World) -> [Node; 2] {
+    let mut nodes = [world.node(), world.node()];
+    write_some(&mut nodes, 10).await;
+    world.clock.advance(LOG_GRACE);
+    nodes[1].send("theirs", b"1").await;
+    checkpoint(&nodes[1]).await;
+    remove_log(world, |_| true).await;
+    nodes
+}
+
 /// A file that was closed here exists, whatever happens while a checkpoint is adopted.
 #[test]
 fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
     run(async {
         for start in 0..14_u64 {
             let world = World::new();
-            let mut nodes = [world.node(), world.node()];
-            write_some(&mut nodes, 10).await;
-            let [a, mut b] = nodes;
-            world.clock.advance(LOG_GRACE);
-            b.send("theirs", b"1").await;
-            checkpoint(&b).await;
-            remove_log(&world, |_| true).await;
+            let [a, mut b] = one_behind(&world).await;
             b.send("later", b"1").await;
             a.write("mine", b"closed");
             let publisher = a.engine.publisher().unwrap();
@@ -329,13 +334,7 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
 fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
     run(async {
         let world = World::new();
-        let mut nodes = [world.node(), world.node()];
-        write_some(&mut nodes, 10).await;
-        let [a, mut b] = nodes;
-        world.clock.advance(LOG_GRACE);
-        b.send("theirs", b"1").await;
-        checkpoint(&b).await;
-        remove_log(&world, |_| true).await;
+        let [a, _b] = one_behind(&world).await;
         a.fail("latency_ms=1000");
         let over = std::cell::Cell::new(false);
         let publishing = async {

@@ -41,6 +41,15 @@ fn pass(world: &World, ms: u64) {
     world.clock.advance(Duration::from_millis(ms));
 }
 
+/// Removes a file, and collects its content as garbage.
+async fn forget(world: &World, node: &mut Node, at: &str) {
+    node.remove(at);
+    node.push().await;
+    checkpoint(node).await;
+    world.clock.advance(LOG_GRACE * 2);
+    assert!(collect(node, false).await.total().objects > 0);
+}
+
 /// Two nodes that compile the same file need different times for it.
 #[test]
 fn files_that_took_different_times_are_the_same() {
@@ -278,17 +287,12 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
         close(&world, &a, "f", 1);
         a.push().await;
         assert!(b.pull().await && b.read("f").await.is_some());
-        a.remove("f");
-        a.push().await;
-        checkpoint(&a).await;
-        world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a, false).await.total().objects > 0);
+        forget(&world, &mut a, "f").await;
         // It still shows the entry, and receives the removal when the file is written.
         close(&world, &b, "g", 1);
         assert!(b.pull().await);
         b.push().await;
-        let fresh = world.caught_up().await;
-        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+        assert!(world.caught_up().await.read("g").await == Some(content(1, BYTES)));
     });
 }
 
@@ -306,18 +310,13 @@ fn bytes_are_not_reused_for_what_a_private_mount_uses() {
         assert!(p.pull().await);
         close(&world, &p, "own", 1);
         p.engine.stop().await;
-        a.remove("f");
-        a.push().await;
-        checkpoint(&a).await;
-        world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a, false).await.total().objects > 0);
+        forget(&world, &mut a, "f").await;
         let mut shared = world.node_at(p.crash());
         assert!(shared.pull().await);
         assert!(shared.entry("own").is_some() && shared.entry("f").is_none());
         close(&world, &shared, "g", 1);
         shared.push().await;
-        let fresh = world.caught_up().await;
-        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+        assert!(world.caught_up().await.read("g").await == Some(content(1, BYTES)));
     });
 }
 
