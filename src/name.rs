@@ -214,15 +214,16 @@ impl<'de> Deserialize<'de> for TreePath {
     }
 }
 
+/// Makes a path of names that are separated by slashes, for tests.
+#[cfg(test)]
+pub(crate) fn path(text: &str) -> TreePath {
+    let names = text.split('/').filter(|name| !name.is_empty());
+    names.fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a good name"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn path(text: &str) -> TreePath {
-        text.split('/')
-            .filter(|p| !p.is_empty())
-            .fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a good name"))
-    }
 
     #[test]
     fn order_keeps_a_directory_together() {

@@ -305,8 +305,6 @@ const LARGE: &[&str] = &[
     "src/fs/filesystem.rs Inner",
     "src/fs/handles.rs OpenFile",
     "src/fs/live.rs Live",
-    "src/remote/store.rs Inner",
-    "src/sync/fetcher.rs Inner",
 ];
 
 #[test]

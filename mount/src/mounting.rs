@@ -49,11 +49,11 @@ fn attach(
     shape: &MountShape<'_>,
     mut dead: Option<MountOnTop>,
 ) -> io::Result<Attached> {
-    let fresh = DetachedMount::make(shape).and_then(|fresh| {
-        fresh.attach(mount_point, &mut dead)?;
-        Ok(fresh)
+    let detached = DetachedMount::make(shape).and_then(|detached| {
+        detached.attach(mount_point, &mut dead)?;
+        Ok(detached)
     });
-    match fresh {
+    match detached {
         Ok(DetachedMount { device, mount }) => {
             let id = mounts::id_of(&mount)?;
             let ours = mounts::all()?.into_iter().find(|entry| entry.id == id);

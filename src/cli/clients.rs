@@ -22,14 +22,14 @@ pub(super) struct ClientEnvironment {
 
 /// Decides what to set for a command on the mount at `point`, given what the user has set, and
 /// whether clients are told to cache quick compilations too.
-pub(super) fn plan(
+pub(super) fn environment(
     profiles: &Profiles,
     point: &Path,
     set: &BTreeMap<OsString, OsString>,
     short_compiles: bool,
 ) -> ClientEnvironment {
     let is_set = |variable: &String| set.contains_key(OsStr::new(variable));
-    let mut plan = ClientEnvironment::default();
+    let mut environment = ClientEnvironment::default();
     for profile in profiles.all() {
         let mut further: Vec<_> = Vec::new();
         if short_compiles {
@@ -37,19 +37,21 @@ pub(super) fn plan(
         }
         if !profile.variables.iter().any(is_set) && !said_otherwise(profile, set) {
             for variable in &profile.variables {
-                plan.variables.push((variable.clone(), point.join(&profile.dir).into_os_string()));
+                environment
+                    .variables
+                    .push((variable.clone(), point.join(&profile.dir).into_os_string()));
             }
             if profile.needs_dir {
-                plan.dirs.push(profile.dir.clone());
+                environment.dirs.push(profile.dir.clone());
             }
             further.extend(&profile.settings);
         }
         for (variable, value) in further.into_iter().filter(|(variable, _)| !is_set(variable)) {
-            plan.variables.push((variable.clone(), value.into()));
+            environment.variables.push((variable.clone(), value.into()));
         }
     }
-    plan.variables.push((MOUNT_VARIABLE.to_owned(), point.as_os_str().to_owned()));
-    plan
+    environment.variables.push((MOUNT_VARIABLE.to_owned(), point.as_os_str().to_owned()));
+    environment
 }
 
 /// Reports whether the user has configured in another way where a client caches.
@@ -107,8 +109,12 @@ mod tests {
         short_compiles: bool,
     ) -> BTreeMap<String, String> {
         let set = set.iter().map(|(k, v)| (k.into(), v.into())).collect();
-        let plan = plan(profiles, Path::new("/m"), &set, short_compiles);
-        plan.variables.into_iter().map(|(k, v)| (k, v.into_string().expect("text"))).collect()
+        let environment = environment(profiles, Path::new("/m"), &set, short_compiles);
+        environment
+            .variables
+            .into_iter()
+            .map(|(k, v)| (k, v.into_string().expect("text")))
+            .collect()
     }
 
     #[test]
@@ -207,10 +213,10 @@ mod tests {
     #[test]
     fn directories_of_clients_that_make_none() {
         let profiles = Profiles::default();
-        let dirs = plan(&profiles, Path::new("/m"), &BTreeMap::new(), false).dirs;
+        let dirs = environment(&profiles, Path::new("/m"), &BTreeMap::new(), false).dirs;
         assert_eq!(dirs, ["torch_xla", "triton-dejavu"]);
         let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
-        let dirs = plan(&profiles, Path::new("/m"), &mine, false).dirs;
+        let dirs = environment(&profiles, Path::new("/m"), &mine, false).dirs;
         assert!(!dirs.iter().any(|dir| dir == "triton-dejavu"));
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::output::{Progress, left, note};
+use super::output::{ProgressLine, left, note};
 use super::{point, status, wait};
 use crate::config::{Surroundings, parse_duration};
 
@@ -35,7 +35,7 @@ pub(super) fn until_remote(around: &Surroundings, path: &Path, limit: Duration) 
             note("there is no remote to drain to: this mount is a local cache only");
             return Ok(());
         }
-        let mut progress = Progress::new();
+        let mut progress = ProgressLine::new();
         let report = client.drain(limit, |news| progress.show(news)).await?;
         drop(progress);
         if report.complete {

@@ -9,12 +9,12 @@ use serde::Serialize;
 
 use super::escape::printed;
 use super::failure::Outcome;
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
 use super::ls::node;
-use super::output::{Progress, data, note};
+use super::output::{ProgressLine, data, note};
 use crate::config::{ByteSize, Surroundings};
-use crate::namespace::Bytes;
+use crate::namespace::BytesPlace;
 
 /// The most rows. One further row counts the rest.
 const ROWS_MAX: usize = 10_000;
@@ -97,7 +97,7 @@ struct DuCount<'a> {
     linked: HashSet<u64>,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
 }
 
 /// Runs the command.
@@ -113,7 +113,7 @@ pub(super) fn run(command: &DuCommand) -> Outcome<()> {
         linked: HashSet::new(),
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
     };
     let found = walk(&query, &mut counting)?;
     let DuCount { rows, total, troubles, progress, .. } = counting;
@@ -137,7 +137,7 @@ impl Visit for DuCount<'_> {
         if hit.kind != FileType::RegularFile {
             return Ok(());
         }
-        match Entry::look(hit.dir, hit.name, &self.silence) {
+        match SeenEntry::look(hit.dir, hit.name, &self.silence) {
             Ok(entry) => self.count(hit, &entry),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => self.troubles.add(&self.query.shown(hit.below), &error),
@@ -151,14 +151,14 @@ impl Visit for DuCount<'_> {
 }
 
 impl DuCount<'_> {
-    fn count(&mut self, hit: &Hit<'_>, entry: &Entry) {
+    fn count(&mut self, hit: &Hit<'_>, entry: &SeenEntry) {
         let is_linked = entry.names() > 1 && self.linked.len() < LINKED_MAX;
         if is_linked && !self.linked.insert(entry.stat.st_ino) {
             return;
         }
         let bytes = entry.size().unwrap_or(0);
         let place = entry.facts.as_ref().and_then(|facts| facts.bytes);
-        let is_local = matches!(place, Some(Bytes::Local | Bytes::Writing));
+        let is_local = matches!(place, Some(BytesPlace::Local | BytesPlace::Writing));
         let local_bytes = if is_local { bytes } else { 0 };
         let one = RowSum { files: 1, bytes, local_bytes, untold: u64::from(place.is_none()) };
         self.total.add(one);
@@ -172,7 +172,7 @@ impl DuCount<'_> {
     }
 
     /// Returns the row of a file.
-    fn name(&self, hit: &Hit<'_>, entry: &Entry) -> String {
+    fn name(&self, hit: &Hit<'_>, entry: &SeenEntry) -> String {
         let facts = entry.facts.as_ref();
         match self.by {
             By::Client => {

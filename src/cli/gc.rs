@@ -44,8 +44,8 @@ pub(super) fn run(command: &GcCommand) -> Outcome<()> {
         if let Some(text) = difference(collector.declared(), collector.expiry(), &chosen) {
             note(&format!("warning: {text}"));
         }
-        let mut shown = GcLine { on: std::io::stderr().is_terminal(), shown: false };
-        Ok(collector.collect(|progress| shown.show(progress)).await?)
+        let mut line = GcLine { on: std::io::stderr().is_terminal(), shown: false };
+        Ok(collector.collect(|progress| line.show(progress)).await?)
     })?;
     if command.json {
         data(&json_pretty(&report)?)?;

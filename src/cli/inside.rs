@@ -13,7 +13,7 @@ mod query;
 mod trouble;
 mod walk;
 
-pub(super) use entry::{Entry, Silence};
+pub(super) use entry::{SeenEntry, Silence};
 pub(super) use glob::{plain_name, typed_name};
 pub(super) use query::{Query, Whole, one, usual_dir};
 pub(super) use trouble::Troubles;

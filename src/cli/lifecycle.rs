@@ -57,24 +57,26 @@ pub(super) fn run(command: &LifecycleCommand) -> Outcome<()> {
     let mut chosen = store.settings()?;
     wait(async {
         // This refuses an invalid address before a server is asked.
-        let mut rules = open(&chosen.settings)?;
+        let mut lifecycle = open(&chosen.settings)?;
         let known = match command {
             LifecycleCommand::Remove(_) => Ok(Declared::Unknown),
             _ => declared_by_store(&chosen.settings).await,
         };
         if let (Ok(Declared::Age(age)), None) = (&known, &chosen.expiry_by) {
             chosen.settings.expiry.age = *age;
-            rules = open(&chosen.settings)?;
+            lifecycle = open(&chosen.settings)?;
         }
         match command {
             LifecycleCommand::Plan(looking) => {
-                plan(&rules, looking.json).await?;
+                plan(&lifecycle, looking.json).await?;
                 note_unknown(known.as_ref().err(), &chosen);
                 Ok(())
             }
-            LifecycleCommand::Apply(_) => apply(&rules, &chosen, known).await,
-            LifecycleCommand::Verify(looking) => verify(&rules, &chosen, known, looking.json).await,
-            LifecycleCommand::Remove(_) => remove(&rules, &chosen.settings).await,
+            LifecycleCommand::Apply(_) => apply(&lifecycle, &chosen, known).await,
+            LifecycleCommand::Verify(looking) => {
+                verify(&lifecycle, &chosen, known, looking.json).await
+            }
+            LifecycleCommand::Remove(_) => remove(&lifecycle, &chosen.settings).await,
         }
     })
 }
@@ -108,8 +110,8 @@ fn note_unknown(error: Option<&Error>, chosen: &Chosen) {
     }
 }
 
-async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
-    let plan = rules.plan().await;
+async fn plan(lifecycle: &Lifecycle, as_json: bool) -> Outcome<()> {
+    let plan = lifecycle.plan().await;
     if as_json {
         return data(&json_pretty(&plan)?);
     }
@@ -135,7 +137,11 @@ async fn plan(rules: &Lifecycle, as_json: bool) -> Outcome<()> {
     Ok(())
 }
 
-async fn apply(rules: &Lifecycle, chosen: &Chosen, known: Result<Declared, Error>) -> Outcome<()> {
+async fn apply(
+    lifecycle: &Lifecycle,
+    chosen: &Chosen,
+    known: Result<Declared, Error>,
+) -> Outcome<()> {
     let settings = &chosen.settings;
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
     match known {
@@ -148,10 +154,10 @@ async fn apply(rules: &Lifecycle, chosen: &Chosen, known: Result<Declared, Error
         }
         _ => {}
     }
-    let without = rules.without_rules();
+    let without = lifecycle.without_rules();
     match &without {
         Some(_) => {}
-        None if rules.apply().await? => {
+        None if lifecycle.apply().await? => {
             data(&format!("{url}: the rules for an expiry of {age} are written\n"))?;
         }
         None => data(&format!("{url}: the rules are as they should be; nothing was written\n"))?,
@@ -220,16 +226,16 @@ fn declared(what: Declared) -> String {
 }
 
 async fn verify(
-    rules: &Lifecycle,
+    lifecycle: &Lifecycle,
     chosen: &Chosen,
     known: Result<Declared, Error>,
     as_json: bool,
 ) -> Outcome<()> {
     let settings = &chosen.settings;
     let (url, age) = (url_of(settings), format_age(settings.expiry.age));
-    let report = rules.verify().await?;
+    let report = lifecycle.verify().await?;
     let mut wrong = report.faults();
-    let by_kind = rules.without_rules().is_some();
+    let by_kind = lifecycle.without_rules().is_some();
     // A bucket whose rules are unknown is not in order.
     wrong.extend(report.unsupported.clone().filter(|_| !by_kind));
     let mut notes = report.notes.clone();
@@ -279,16 +285,16 @@ fn is_empty_place(error: &Error) -> bool {
     matches!(error.kind(), Kind::NotFound)
 }
 
-async fn remove(rules: &Lifecycle, settings: &Settings) -> Outcome<()> {
+async fn remove(lifecycle: &Lifecycle, settings: &Settings) -> Outcome<()> {
     let url = url_of(settings);
-    if let Some(why) = rules.without_rules() {
+    if let Some(why) = lifecycle.without_rules() {
         if is_directory(settings) {
             note(&why);
             return Ok(());
         }
         return Err(Failure::refused(why));
     }
-    if rules.remove().await? {
+    if lifecycle.remove().await? {
         data(&format!("{url}: our rules are removed; those of others stay\n"))
     } else {
         data(&format!("{url}: there was no rule of ours; nothing was written\n"))

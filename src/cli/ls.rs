@@ -9,12 +9,12 @@ use rustix::fs::FileType;
 use serde::Serialize;
 
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_line;
 use super::output::{note, time};
 use crate::clock::Clock;
 use crate::config::{ByteSize, Surroundings};
-use crate::namespace::{Bytes, Facts};
+use crate::namespace::{BytesPlace, Facts};
 
 /// The size of the output buffer.
 const WRITTEN_AT_ONCE: usize = 64 << 10;
@@ -62,7 +62,7 @@ pub(super) struct EntryJson {
 
 impl EntryJson {
     /// Describes an entry; `path` is its absolute path.
-    pub(super) fn of(path: &std::path::Path, entry: Entry) -> Self {
+    pub(super) fn of(path: &std::path::Path, entry: SeenEntry) -> Self {
         let bytes = path.as_os_str().as_bytes();
         Self {
             path: path.to_string_lossy().into_owned(),
@@ -132,7 +132,7 @@ impl Visit for LsListing<'_> {
             let end = if hit.kind == FileType::Directory { "/" } else { "" };
             self.text.extend([&self.query.shown(hit.below), end, "\n"]);
         } else {
-            match Entry::look(hit.dir, hit.name, &self.silence) {
+            match SeenEntry::look(hit.dir, hit.name, &self.silence) {
                 Ok(entry) if self.command.json => {
                     let path = self.query.absolute(hit.below);
                     self.text.push_str(&json_line(&EntryJson::of(&path, entry))?);
@@ -177,7 +177,7 @@ fn columns(row: [&str; 6], name: &str) -> String {
 }
 
 /// Writes one line of the long form; a dash marks an unknown value.
-fn row(entry: &Entry, shown: &str, wall_ms: u64) -> String {
+fn row(entry: &SeenEntry, shown: &str, wall_ms: u64) -> String {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let facts = entry.facts.as_ref();
     let size = or_dash(entry.size().map(|bytes| ByteSize(bytes).human()));
@@ -196,11 +196,11 @@ pub(super) fn node(facts: &Facts) -> Option<String> {
 }
 
 /// Returns the word for the location of bytes.
-pub(super) fn word(bytes: Bytes) -> &'static str {
+pub(super) fn word(bytes: BytesPlace) -> &'static str {
     match bytes {
-        Bytes::Writing => "writing",
-        Bytes::Local => "local",
-        Bytes::Remote => "remote",
-        Bytes::Unknown => "-",
+        BytesPlace::Writing => "writing",
+        BytesPlace::Local => "local",
+        BytesPlace::Remote => "remote",
+        BytesPlace::Unknown => "-",
     }
 }

@@ -44,7 +44,7 @@ const TOLD_EVERY: Duration = Duration::from_secs(15);
 
 /// The progress of a command: on a terminal one line that is rewritten, and elsewhere a line at intervals.
 #[derive(Debug)]
-pub(super) struct Progress {
+pub(super) struct ProgressLine {
     terminal: bool,
     every: Duration,
     shown: bool,
@@ -52,7 +52,7 @@ pub(super) struct Progress {
     next: Duration,
 }
 
-impl Progress {
+impl ProgressLine {
     /// Shows a drain.
     pub(super) fn new() -> Self {
         Self::telling_every(TOLD_EVERY)
@@ -81,7 +81,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown {
             write!(std::io::stderr().lock(), "\r\x1b[K").ok();

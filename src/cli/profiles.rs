@@ -42,18 +42,18 @@ struct KindSaid {
 }
 
 /// Runs the command.
-pub(super) fn run(show: &ProfilesCommand) -> Outcome<()> {
-    let flags = Flags { file: show.config.clone(), values: Vec::new() };
+pub(super) fn run(command: &ProfilesCommand) -> Outcome<()> {
+    let flags = Flags { file: command.config.clone(), values: Vec::new() };
     let loaded = config::load(&flags, &Surroundings::of_process(), None)?;
     for warning in &loaded.warnings {
         note(&format!("warning: {warning}"));
     }
     let all = &loaded.settings.profiles;
-    let chosen: Vec<&Profile> = match &show.name {
+    let chosen: Vec<&Profile> = match &command.name {
         Some(name) => vec![all.get(name).ok_or_else(|| no_such(all, name))?],
         None => all.all().iter().collect(),
     };
-    let text = match (show.json, &show.name) {
+    let text = match (command.json, &command.name) {
         (true, _) => json(chosen)?,
         (false, None) => table(&chosen),
         (false, Some(_)) => chosen.into_iter().map(at_length).collect(),

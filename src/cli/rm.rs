@@ -17,9 +17,9 @@ use serde::Serialize;
 
 use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Hit, Query, Silence, Troubles, Visit, Whole, walk};
+use super::inside::{Hit, Query, SeenEntry, Silence, Troubles, Visit, Whole, walk};
 use super::json::json_pretty;
-use super::output::{Progress, count, data, note};
+use super::output::{ProgressLine, count, data, note};
 use crate::config::{ByteSize, Surroundings};
 
 /// Options of `hearthfs rm`.
@@ -84,7 +84,7 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
         report: RmReport { dry_run: command.dry_run, all_nodes: true, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
     };
     walk(&query, &mut counting)?;
     let RmCount { mut report, troubles, progress, .. } = counting;
@@ -115,7 +115,7 @@ fn remove(query: &Query, counted: &RmReport) -> Outcome<RmReport> {
         report: RmReport { all_nodes: counted.all_nodes, ..RmReport::default() },
         silence: Silence::default(),
         troubles: Troubles::default(),
-        progress: Progress::new(),
+        progress: ProgressLine::new(),
         wanted: counted.files + counted.directories,
     };
     if counted.entry_points > 0 {
@@ -176,7 +176,7 @@ struct RmCount<'a> {
     report: RmReport,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
 }
 
 impl Visit for RmCount<'_> {
@@ -189,7 +189,7 @@ impl Visit for RmCount<'_> {
             self.report.directories += 1;
             return Ok(());
         }
-        match Entry::look(hit.dir, hit.name, &self.silence) {
+        match SeenEntry::look(hit.dir, hit.name, &self.silence) {
             Ok(entry) => {
                 self.report.files += 1;
                 self.report.bytes += entry.size().unwrap_or(0);
@@ -209,7 +209,7 @@ impl Visit for RmCount<'_> {
     }
 }
 
-fn is_entry(entry: &Entry) -> bool {
+fn is_entry(entry: &SeenEntry) -> bool {
     entry.facts.as_ref().is_some_and(|facts| facts.is_entry)
 }
 
@@ -221,7 +221,7 @@ struct Removing<'a> {
     report: RmReport,
     silence: Silence,
     troubles: Troubles,
-    progress: Progress,
+    progress: ProgressLine,
     wanted: u64,
 }
 
@@ -234,14 +234,14 @@ impl Visit for Removing<'_> {
         if hit.kind == FileType::Directory {
             return Ok(());
         }
-        let entry = Entry::look(hit.dir, hit.name, &self.silence);
+        let entry = SeenEntry::look(hit.dir, hit.name, &self.silence);
         if self.entries_only && !entry.as_ref().is_ok_and(is_entry) {
             return Ok(());
         }
         if self.unlink(hit, AtFlags::empty()) {
             self.report.files += 1;
             let entry = entry.ok();
-            self.report.bytes += entry.as_ref().and_then(Entry::size).unwrap_or(0);
+            self.report.bytes += entry.as_ref().and_then(SeenEntry::size).unwrap_or(0);
             self.report.entry_points += u64::from(entry.as_ref().is_some_and(is_entry));
         }
         let (done, wanted) = (self.report.files + self.report.directories, self.wanted);

@@ -11,12 +11,12 @@ use clap::Args;
 
 use super::background;
 use super::child::{ChildSignals, Running, end_like};
-use super::clients::{ClientEnvironment, plan, why_nothing};
+use super::clients::{ClientEnvironment, environment, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
 use super::options::SettingFlags;
-use super::output::{Progress, left, note, time};
+use super::output::{ProgressLine, left, note, time};
 use super::point::{self, State};
 use super::record::Recording;
 use super::share::Share;
@@ -98,8 +98,8 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         };
         let settings = &loaded.settings;
         let short = settings.run.cache_short_compiles;
-        let plan = plan(&settings.profiles, &point, &around.variables, short);
-        if make_dirs(&point, &plan)
+        let environment = environment(&settings.profiles, &point, &around.variables, short);
+        if make_dirs(&point, &environment)
             && let Some(before) = &mut joined.before
             && let Ok((_, status)) = control::find(&around, &point, Some(around.uid)).await
         {
@@ -108,9 +108,9 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         }
         let result = match &mut recording {
             Some(recording) => {
-                recorded(recording, &joined, execute(command, &plan, &mut signals)).await
+                recorded(recording, &joined, execute(command, &environment, &mut signals)).await
             }
-            None => execute(command, &plan, &mut signals).await,
+            None => execute(command, &environment, &mut signals).await,
         };
         if !result.as_ref().is_ok_and(ExitStatus::success) {
             signals.forget().await;
@@ -118,7 +118,7 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         if let Some(recording) = recording.filter(|_| result.is_ok()) {
             recording.end().await;
         }
-        finish(&around, &point, joined, &loaded, &plan, &mut signals).await;
+        finish(&around, &point, joined, &loaded, &environment, &mut signals).await;
         result
     })?;
     Ok(end_like(status))
@@ -234,8 +234,8 @@ fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
 }
 
 /// Makes the directories that clients need; returns whether any was missing.
-fn make_dirs(point: &Path, plan: &ClientEnvironment) -> bool {
-    let missing = plan.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
+fn make_dirs(point: &Path, environment: &ClientEnvironment) -> bool {
+    let missing = environment.dirs.iter().map(|dir| point.join(dir)).filter(|path| !path.is_dir());
     let missing: Vec<PathBuf> = missing.collect();
     for path in &missing {
         match std::fs::DirBuilder::new().recursive(true).create(path) {
@@ -264,11 +264,11 @@ async fn recorded(
 
 async fn execute(
     command: &RunCommand,
-    plan: &ClientEnvironment,
+    environment: &ClientEnvironment,
     signals: &mut ChildSignals,
 ) -> Outcome<ExitStatus> {
     let mut process = Command::new(&command.command[0]);
-    process.args(&command.command[1..]).envs(plan.variables.iter().map(|(k, v)| (k, v)));
+    process.args(&command.command[1..]).envs(environment.variables.iter().map(|(k, v)| (k, v)));
     for variable in MANAGER_VARIABLES {
         process.env_remove(variable);
     }
@@ -282,7 +282,7 @@ async fn finish(
     point: &Path,
     joined: Joined,
     loaded: &Loaded,
-    plan: &ClientEnvironment,
+    environment: &ClientEnvironment,
     signals: &mut ChildSignals,
 ) {
     let Some(before) = joined.before else {
@@ -306,7 +306,7 @@ async fn finish(
                 note(&line);
             }
             let is_set = |name: &str| {
-                plan.variables.iter().any(|(set, _)| set == name)
+                environment.variables.iter().any(|(set, _)| set == name)
                     || around.variables.contains_key(OsStr::new(name))
             };
             if let Some(hint) = Some(grown(&before, &drained))
@@ -383,7 +383,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
     let clock = Clock::system();
     let began = clock.mono();
     let (given_up, mut stuck) = tokio::sync::oneshot::channel();
-    let (mut given_up, mut progress) = (Some(given_up), Progress::new());
+    let (mut given_up, mut progress) = (Some(given_up), ProgressLine::new());
     let work = client.drain(limit, |news| {
         progress.show(news);
         if was_down
@@ -471,7 +471,7 @@ fn summary(before: &Status, drained: &Drained) -> [String; 4] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::Health;
+    use crate::control::HealthReport;
 
     fn status(started_ms: u64, local: u64) -> Status {
         let figures = ClientFigures { local, compiled: 1, ..ClientFigures::default() };
@@ -514,15 +514,15 @@ mod tests {
         assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
         assert!(!line.contains("drained"), "{line}");
         let mut after = drained(status(1, 10));
-        (after.status.uptime_ms, after.status.health) = (9_000, Some(Health::default()));
+        (after.status.uptime_ms, after.status.health) = (9_000, Some(HealthReport::default()));
         for (age_ms, said) in [(4_000, true), (5_001, false)] {
             let error = Some("status 503".to_owned());
             let last_error_age_ms = Some(age_ms);
-            after.status.health = Some(Health {
+            after.status.health = Some(HealthReport {
                 up: true,
                 last_error: error,
                 last_error_age_ms,
-                ..Health::default()
+                ..HealthReport::default()
             });
             let line = sent(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
             let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");
@@ -546,13 +546,9 @@ mod tests {
 
     #[test]
     fn another_mount_than_the_one_asked_for_is_refused() {
-        let around = |variables: &[(&str, &str)]| Surroundings {
-            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-            uid: 1000,
-            current_dir: "/".into(),
-        };
         let load = |variables: &[(&str, &str)]| {
-            config::load(&config::Flags::default(), &around(variables), None).expect("good")
+            let around = config::around(1000, variables);
+            config::load(&config::Flags::default(), &around, None).expect("good")
         };
         let there = status(1, 0);
         assert_eq!(same_mount(&there, &load(&[])), Ok(()));

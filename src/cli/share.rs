@@ -120,6 +120,7 @@ fn failed(error: Errno) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around_runtime_dir;
 
     fn block<T>(work: impl Future<Output = T>) -> T {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -129,12 +130,7 @@ mod tests {
     #[test]
     fn only_the_last_user_of_a_mount_unmounts() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
-        let around = Surroundings {
-            variables: [variable].into(),
-            uid: rustix::process::geteuid().as_raw(),
-            current_dir: "/".into(),
-        };
+        let around = around_runtime_dir(&dir.path().join("run"));
         let point = Path::new("/mnt/x");
         let status = Status { pid: 7, started_ms: 1000, ..Status::default() };
         let enter = || block(Share::enter(&around, point)).expect("entered");

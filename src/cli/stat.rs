@@ -9,7 +9,7 @@ use rustix::fs::readlinkat;
 
 use super::escape::printed;
 use super::failure::{Failure, Outcome};
-use super::inside::{Entry, Silence, one};
+use super::inside::{SeenEntry, Silence, one};
 use super::json::json_pretty;
 use super::ls::{EntryJson, word};
 use super::output::{data, time};
@@ -33,7 +33,7 @@ pub(super) fn run(command: &Tell) -> Outcome<()> {
     let named = one(&Surroundings::of_process(), &command.path)?;
     let shown = printed(named.path.as_os_str().as_bytes());
     let failed = |error| Failure::failed(format!("{shown}: {error}"));
-    let entry = Entry::look(&named.dir, &named.name, &Silence::default()).map_err(failed)?;
+    let entry = SeenEntry::look(&named.dir, &named.name, &Silence::default()).map_err(failed)?;
     if command.json {
         return data(&json_pretty(&EntryJson::of(&named.path, entry))?);
     }
@@ -45,7 +45,7 @@ pub(super) fn run(command: &Tell) -> Outcome<()> {
 }
 
 /// Writes the facts, one per line.
-fn text(shown: &str, entry: &Entry, target: Option<&str>, wall_ms: u64) -> String {
+fn text(shown: &str, entry: &SeenEntry, target: Option<&str>, wall_ms: u64) -> String {
     let mut text = format!("{shown}\n");
     // Writing to a string cannot fail.
     let mut row = |name: &str, value: String| {
@@ -134,13 +134,13 @@ fn ago(now_ms: i64, then_ms: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::Bytes;
+    use crate::namespace::BytesPlace;
 
-    fn entry(facts: Option<Facts>) -> Entry {
+    fn entry(facts: Option<Facts>) -> SeenEntry {
         let dir = tempfile::tempdir().expect("temporary directory");
         std::fs::write(dir.path().join("file"), "content").expect("write");
         let stat = rustix::fs::stat(dir.path().join("file")).expect("stat");
-        Entry { stat, facts }
+        SeenEntry { stat, facts }
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
             client: Some("triton".into()),
             kind: Some("unit".into()),
             is_entry: true,
-            bytes: Some(Bytes::Local),
+            bytes: Some(BytesPlace::Local),
             digest: Some("abcd".into()),
             content: Some(ContentFacts {
                 used_s: Some((now_ms - 600_000) / 1000),
@@ -178,7 +178,7 @@ mod tests {
         }
         let said = text("/m/f", &entry(None), None, now_ms);
         assert!(said.contains("more      not told"), "{said}");
-        let writing = Facts { bytes: Some(Bytes::Writing), ..Facts::default() };
+        let writing = Facts { bytes: Some(BytesPlace::Writing), ..Facts::default() };
         let said = text("/m/f", &entry(Some(writing)), None, now_ms);
         assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");
         assert_eq!(ago(0, 5000), "in 5.0 s");

@@ -16,8 +16,8 @@ use super::point::{self, State};
 use super::{unmount, wait};
 use crate::config::{ByteSize, Surroundings};
 use crate::control::{
-    self, BacklogReasons, Client, FollowerReport, Health, Mounted, Mounts, Phase, RulesReport,
-    SetAsideReport, SlowedReport, Status,
+    self, BacklogReasons, Client, FollowerReport, HealthReport, Mounted, Mounts, Phase,
+    RulesReport, SetAsideReport, SlowedReport, Status,
 };
 
 /// The table shows the lag from this value on.
@@ -144,7 +144,7 @@ fn table(status: &Status) -> String {
     let uptime = time(status.uptime_ms);
     row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
     row("remote", remote(status));
-    if let Some(Health { up: true, since_ms, last_error: Some(why), .. }) = &status.health {
+    if let Some(HealthReport { up: true, since_ms, last_error: Some(why), .. }) = &status.health {
         row("outage", format!("ended {} ago: {why}", time(*since_ms)));
     }
     if let Some(behind) = status.follower.as_ref().and_then(behind) {
@@ -263,8 +263,10 @@ fn remote(status: &Status) -> String {
     let Some(url) = &status.remote else { return "none: a local cache only".to_owned() };
     match &status.health {
         None => url.clone(),
-        Some(Health { up: true, since_ms, .. }) => format!("{url}, up for {}", time(*since_ms)),
-        Some(Health { up: false, since_ms, last_error, .. }) => {
+        Some(HealthReport { up: true, since_ms, .. }) => {
+            format!("{url}, up for {}", time(*since_ms))
+        }
+        Some(HealthReport { up: false, since_ms, last_error, .. }) => {
             let why = last_error.as_deref().unwrap_or("no answer");
             format!("{url}, DOWN for {}: {why}", time(*since_ms))
         }
@@ -362,10 +364,10 @@ mod tests {
             mount_point: "/mnt/cache".into(),
             remote: Some("s3://bucket".into()),
             store: Some("9c41d2a07be83f15".into()),
-            health: Some(Health {
+            health: Some(HealthReport {
                 since_ms: 61_000,
                 last_error: Some("503".into()),
-                ..Health::default()
+                ..HealthReport::default()
             }),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
             backlog_reasons: BacklogReasons { store_down: 1, ..BacklogReasons::default() },

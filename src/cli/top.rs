@@ -67,8 +67,8 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
         for _ in 0..command.count.unwrap_or(1) {
             sleep(command.interval).await;
             let now = mount.look().await?;
-            let figures = Rates::between(&before, &now);
-            data(&if command.json { json_line(&figures)? } else { page::plain(&figures) })?;
+            let rates = Rates::between(&before, &now);
+            data(&if command.json { json_line(&rates)? } else { page::plain(&rates) })?;
             before = now;
         }
         Ok(())

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::output::{Progress, left, note};
+use super::output::{ProgressLine, left, note};
 use super::point::{self, State};
 use super::wait;
 use crate::config::{Flags, Surroundings, parse_duration};
@@ -129,7 +129,7 @@ pub(super) async fn shut_down(
     point: &Path,
     limit: Option<Duration>,
 ) -> Outcome<DrainReport> {
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let asked = client.shutdown(limit, |news| progress.show(news)).await;
     drop(progress);
     let report = match asked {
@@ -160,13 +160,11 @@ pub(super) async fn shut_down(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around;
 
     #[test]
     fn a_dead_mount_stays_only_for_a_restart() {
-        let follows = |variables: &[(&str, &str)]| {
-            let variables = variables.iter().map(|(k, v)| (k.into(), v.into())).collect();
-            restart_follows(&Surroundings { variables, ..Surroundings::default() })
-        };
+        let follows = |variables: &[(&str, &str)]| restart_follows(&around(0, variables));
         assert!(follows(&[("SERVICE_RESULT", "signal"), ("EXIT_STATUS", "KILL")]));
         assert!(follows(&[("SERVICE_RESULT", "watchdog")]));
         assert!(follows(&[("SERVICE_RESULT", "exit-code"), ("EXIT_STATUS", "1")]));

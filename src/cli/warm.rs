@@ -16,7 +16,7 @@ use super::escape::printed;
 use super::failure::{Failure, Outcome};
 use super::inside::{Hit, Query, Troubles, Visit, Whole, plain_name, walk};
 use super::json::json_pretty;
-use super::output::{Progress, count, data, note};
+use super::output::{ProgressLine, count, data, note};
 use super::{point, status, wait};
 use crate::config::{ByteSize, Surroundings};
 use crate::control::{Client, WARM_PATHS_BYTES_MAX, WarmReport};
@@ -113,7 +113,7 @@ pub(super) fn run(command: &Warm) -> Outcome<()> {
 /// Makes the daemon fetch files, some at a time.
 async fn fetch(client: &mut Client, files: &[TreePath]) -> Outcome<WarmReport> {
     let mut sum = WarmReport::default();
-    let mut progress = Progress::new();
+    let mut progress = ProgressLine::new();
     let (mut paths, mut bytes) = (Vec::new(), 0);
     let mut left = files.iter().map(path_to_hex).peekable();
     while let Some(path) = left.next() {

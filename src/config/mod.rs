@@ -30,6 +30,8 @@ pub use settings::{
     RemoteSettings, RunSettings, Settings, Writeback, Writes,
 };
 pub use source::Surroundings;
+#[cfg(test)]
+pub(crate) use source::{around, around_runtime_dir};
 pub use suggest::nearest;
 pub use units::{ByteSize, format_age, format_duration, parse_age, parse_duration};
 pub use url::{RemoteUrl, without_secrets};

@@ -132,14 +132,7 @@ fn resolve_parent(parent: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn around(uid: u32, variables: &[(&str, &str)]) -> Surroundings {
-        Surroundings {
-            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-            uid,
-            current_dir: "/".into(),
-        }
-    }
+    use crate::config::around;
 
     #[test]
     fn names_of_mounts_differ() {

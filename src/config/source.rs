@@ -65,6 +65,21 @@ impl Surroundings {
     }
 }
 
+/// Makes the environment of a user with these variables.
+#[cfg(test)]
+pub(crate) fn around(uid: u32, variables: &[(&str, &str)]) -> Surroundings {
+    let variables = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    Surroundings { variables, uid, current_dir: "/".into() }
+}
+
+/// Makes the environment of this user with a runtime directory.
+#[cfg(test)]
+pub(crate) fn around_runtime_dir(dir: &Path) -> Surroundings {
+    let variables = [("HEARTHFS_RUNTIME_DIR".into(), dir.into())].into();
+    let uid = rustix::process::geteuid().as_raw();
+    Surroundings { variables, uid, current_dir: "/".into() }
+}
+
 /// Reads the variables that set keys; the second list holds names that look like ours but are not.
 pub(super) fn environment(around: &Surroundings) -> (Vec<Raw>, Vec<Problem>, Vec<String>) {
     let (mut raws, mut problems) = (Vec::new(), Vec::new());

@@ -5,11 +5,7 @@ use super::*;
 fn around(variables: &[(&str, &str)]) -> Surroundings {
     let mut all = vec![("HOME", "/home/me"), ("XDG_CONFIG_HOME", "/nonexistent")];
     all.extend(variables);
-    Surroundings {
-        variables: all.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-        uid: 1000,
-        current_dir: "/work/here".into(),
-    }
+    Surroundings { current_dir: "/work/here".into(), ..source::around(1000, &all) }
 }
 
 fn flag(key: &str, value: &str) -> FlagValue {

@@ -146,7 +146,7 @@ pub struct Status {
     /// The number of paths with an entry.
     pub entries: u64,
     /// The state of the remote; `None` without one.
-    pub health: Option<Health>,
+    pub health: Option<HealthReport>,
     /// How far this node has followed the log; `None` without a remote.
     pub follower: Option<FollowerReport>,
     /// The number of other nodes by program version. Counts nodes of which this mount has read a
@@ -302,7 +302,7 @@ pub struct IoReport {
 /// The state of the remote.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Health {
+pub struct HealthReport {
     /// Whether it can be used: it answers, and is the store that the node knows.
     pub up: bool,
     /// How long this has been the case, in milliseconds: since the outage began or the last one

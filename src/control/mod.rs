@@ -12,8 +12,8 @@ mod server;
 pub use client::{Client, find, list};
 pub use message::{
     Backlog, BacklogReasons, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport,
-    FollowerReport, Health, IoReport, LocalUsage, OpensReport, Phase, Request, RequestFailure,
-    Response, RulesReport, SetAsideReport, SlowedReport, Status, WarmReport,
+    FollowerReport, HealthReport, IoReport, LocalUsage, OpensReport, Phase, Request,
+    RequestFailure, Response, RulesReport, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};

@@ -167,15 +167,8 @@ pub(super) fn check_length(socket: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around;
     use std::os::unix::fs::PermissionsExt as _;
-
-    fn around(uid: u32, variables: &[(&str, &str)]) -> Surroundings {
-        Surroundings {
-            variables: variables.iter().map(|(k, v)| (k.into(), v.into())).collect(),
-            uid,
-            current_dir: "/".into(),
-        }
-    }
 
     #[test]
     fn directories_by_user() {

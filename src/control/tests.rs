@@ -13,7 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::*;
 use crate::clock::sleep;
-use crate::config::Surroundings;
+use crate::config::{Surroundings, around_runtime_dir};
 use crate::error::{Error, Kind, Result};
 
 #[derive(Default)]
@@ -110,12 +110,7 @@ const POINT: &str = "/mnt/fake";
 impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
-        let around = Surroundings {
-            variables: [variable].into(),
-            uid: rustix::process::geteuid().as_raw(),
-            current_dir: "/".into(),
-        };
+        let around = around_runtime_dir(&dir.path().join("run"));
         let node = Arc::new(Fake { mount_point: POINT.to_owned(), ..Fake::default() });
         let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
         Self { runtime: runtime.expect("runtime"), dir, node, around }

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::control::{BacklogReasons, FollowerReport, Health};
+use crate::control::{BacklogReasons, FollowerReport, HealthReport};
 use crate::remote::{self, Remote};
 use crate::sync::{Following, Unsent};
 
 /// Returns the state of the remote, for a mount that started at a time of the monotonic clock.
-pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> Health {
+pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> HealthReport {
     let ago = |at| clock.mono().saturating_sub(at).as_millis() as u64;
     let last = remote.last_outage();
     let (up, since_ms) = match (remote.unfit(), remote.health()) {
@@ -22,7 +22,7 @@ pub(super) fn health_of(remote: &Remote, clock: &Clock, started: Duration) -> He
         }
     };
     let now = if up { None } else { remote.trouble() };
-    Health {
+    HealthReport {
         up,
         since_ms,
         last_error_kind: last.as_ref().map(|last| format!("{:?}", last.kind)),

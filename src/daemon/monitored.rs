@@ -9,7 +9,7 @@ use super::node::MountedNode;
 use super::sight::Sight;
 use crate::control::{Node as _, Phase};
 use crate::metrics::Distribution;
-use crate::monitor::{self, Figures, Monitored, Series};
+use crate::monitor::{self, Monitored, MountFigures, Series};
 use crate::remote::Remote;
 
 /// How long a look through the mount may take before the mount counts as unresponsive.
@@ -50,8 +50,8 @@ impl MonitoredNode {
 
 #[async_trait]
 impl Monitored for MonitoredNode {
-    fn figures(&self) -> Figures {
-        Figures { status: self.node.status(), series: self.series() }
+    fn figures(&self) -> MountFigures {
+        MountFigures { status: self.node.status(), series: self.series() }
     }
 
     async fn trouble(&self) -> Option<String> {

@@ -18,11 +18,11 @@ use super::rules::{self, RulesLook};
 use crate::clock::{sleep, within};
 use crate::config::{ByteSize, Settings, Writes};
 use crate::control::{
-    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, Health, IoReport,
+    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, HealthReport, IoReport,
     LocalUsage, Node, OpensReport, Phase, SetAsideReport, SlowedReport, Status, WarmReport,
 };
 use crate::error::{Error, Kind, Result};
-use crate::fs::{Asker, Opened};
+use crate::fs::{Asker, RecordedOpens};
 use crate::name::TreePath;
 use crate::namespace::{path_of_hex, path_to_hex};
 use crate::remote::Remote;
@@ -298,7 +298,7 @@ impl MountedNode {
         }
     }
 
-    fn health(&self) -> Option<Health> {
+    fn health(&self) -> Option<HealthReport> {
         let Rooms { remote, clock, .. } = &self.rooms;
         remote.as_ref().map(|remote| health_of(remote, clock, self.started))
     }
@@ -468,7 +468,7 @@ impl Node for MountedNode {
 
     fn opens(&self, number: u64, last: bool) -> Result<OpensReport> {
         let opened = self.rooms.fs.opened(number, last);
-        let Opened { paths, lost, more } = opened
+        let RecordedOpens { paths, lost, more } = opened
             .ok_or_else(|| Error::new(Kind::Busy, "too many recordings of opens are under way"))?;
         Ok(OpensReport { paths: paths.iter().map(path_to_hex).collect(), lost, more })
     }

@@ -16,7 +16,7 @@ use super::rights::MAY_LIST;
 use super::seen::{Seen, seen_in};
 use super::state::State;
 use crate::name::TreePath;
-use crate::namespace::{Bytes, ContentFacts, Facts, FileKind, RuleKind};
+use crate::namespace::{BytesPlace, ContentFacts, Facts, FileKind, RuleKind};
 
 /// An age longer than this is shown as no limit.
 const ENDLESS: Duration = Duration::from_hours(24 * 365 * 100);
@@ -53,7 +53,7 @@ impl Filesystem {
         facts.shared = self.0.rules.sends;
         match held {
             Some(held) => self.add_version(&mut facts, &path, &held, self.is_trusted(caller)),
-            None if is_live => facts.bytes = Some(Bytes::Writing),
+            None if is_live => facts.bytes = Some(BytesPlace::Writing),
             None => {}
         }
         serde_json::to_vec(&facts).map_err(|_| Errno::EIO)
@@ -90,7 +90,7 @@ impl Filesystem {
         let Some((digest, _)) = held.entry.content() else { return };
         facts.digest = Some(digest.to_string());
         let is_local = blobs.contains(&digest);
-        facts.bytes = Some(if is_local { Bytes::Local } else { Bytes::Remote });
+        facts.bytes = Some(if is_local { BytesPlace::Local } else { BytesPlace::Remote });
         if trusted {
             let changed = held.stamp.map(|_| held.changed_ms);
             let (stored_ms, left) = ledger.read(|fold| {

@@ -18,7 +18,7 @@ use super::inode::{DirEntryKey, InodeKind, LiveId};
 use super::kept::Spare;
 use super::live::Live;
 use super::misses::RecentMisses;
-use super::opens::{Opened, Opens};
+use super::opens::{Opens, RecordedOpens};
 use super::recent::Recent;
 use super::search_turn::SearchTurn;
 use super::seen::{Seen, seen_in};
@@ -173,7 +173,7 @@ impl Filesystem {
     /// Records opens from now on, and returns part of those since the last question with this
     /// number. The `last` question ends the recording. Returns `None` when there are too many
     /// recordings.
-    pub fn opened(&self, number: u64, last: bool) -> Option<Opened> {
+    pub fn opened(&self, number: u64, last: bool) -> Option<RecordedOpens> {
         self.0.opens.take(number, last, self.0.rooms.clock.mono())
     }
 

@@ -64,7 +64,7 @@ impl Mark {
 /// The version of a live file that a close has published. Its bytes are those of the staging file
 /// as long as that file looks like `mark`.
 #[derive(Debug)]
-pub(super) struct Version {
+pub(super) struct PublishedVersion {
     pub(super) published: Published,
     pub(super) digest: Digest,
     pub(super) mark: Mark,
@@ -85,12 +85,12 @@ pub(super) struct Version {
 /// A file that was written and must be given the modification time `mtime`.
 #[derive(Debug)]
 #[must_use]
-pub(super) struct Touch {
+pub(super) struct MtimeToSet {
     source: Arc<Source>,
     mtime: Time,
 }
 
-impl Touch {
+impl MtimeToSet {
     /// Sets the time. This uses the disk, so the state must not be locked meanwhile. The caller has
     /// the turn, so nothing of the file is published in between.
     pub(super) fn carry_out(self) -> io::Result<()> {
@@ -104,7 +104,7 @@ pub(super) enum Stage {
     /// Only its writers see its bytes. An earlier version may have been published.
     Writing,
     /// Its bytes are those of an entry.
-    Published(Box<Version>),
+    Published(Box<PublishedVersion>),
     /// A writer was killed, or the disk was full. It will never be an entry.
     Dropped,
 }
@@ -256,11 +256,11 @@ impl Live {
     }
 
     /// Returns its published version, while its bytes are those of that version.
-    pub(super) fn version(&self) -> Option<&Version> {
+    pub(super) fn version(&self) -> Option<&PublishedVersion> {
         if let Stage::Published(version) = &self.stage { Some(version) } else { None }
     }
 
-    pub(super) fn version_mut(&mut self) -> Option<&mut Version> {
+    pub(super) fn version_mut(&mut self) -> Option<&mut PublishedVersion> {
         if let Stage::Published(version) = &mut self.stage { Some(version) } else { None }
     }
 
@@ -412,13 +412,13 @@ impl Live {
     pub(super) fn edit_attrs(
         &mut self,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Reply<(bool, Option<Touch>)> {
+    ) -> Reply<(bool, Option<MtimeToSet>)> {
         let mut after = self.attrs.clone();
         edit(&mut after)?;
         let before = std::mem::replace(&mut self.attrs, after);
         let touches = self.attrs.mtime != before.mtime && self.wrote();
-        let touch =
-            touches.then(|| Touch { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
+        let touch = touches
+            .then(|| MtimeToSet { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
         Ok((self.attrs != before, touch))
     }
 }

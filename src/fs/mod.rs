@@ -63,4 +63,4 @@ mod xattrs;
 pub use busy::BusyCounts;
 pub use explain::Asker;
 pub use filesystem::{Filesystem, FsDeps, FsOptions};
-pub use opens::Opened;
+pub use opens::RecordedOpens;

@@ -24,7 +24,7 @@ const ANSWER_BYTES: usize = 128 << 10;
 
 /// Some of the files that were opened, in the order of the first opens since the last question.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct RecordedOpens {
     /// Files.
     pub paths: Vec<TreePath>,
     /// Opens that were not kept because too many waited already.
@@ -78,7 +78,7 @@ impl Opens {
     /// Begins the recording with this number, or continues it, and returns some of its paths. The
     /// `last` question ends the recording when nothing is left. Returns `None` when there are too
     /// many recordings.
-    pub(super) fn take(&self, number: u64, last: bool, now: Duration) -> Option<Opened> {
+    pub(super) fn take(&self, number: u64, last: bool, now: Duration) -> Option<RecordedOpens> {
         let mut all = self.all.lock();
         all.retain(|_, recording| recording.until > now);
         if all.len() >= RECORDINGS_MAX && !all.contains_key(&number) {
@@ -95,7 +95,7 @@ impl Opens {
             paths.push(path);
         }
         let more = !recording.paths.is_empty();
-        let opened = Opened { paths, lost: std::mem::take(&mut recording.lost), more };
+        let opened = RecordedOpens { paths, lost: std::mem::take(&mut recording.lost), more };
         if last && !more {
             all.remove(&number);
         }
@@ -135,7 +135,7 @@ mod tests {
         let (opens, at) = (Opens::default(), Duration::from_secs);
         opens.note(&path("before"), at(1));
         assert!(!opens.is_on());
-        assert_eq!(opens.take(7, false, at(1)), Some(Opened::default()));
+        assert_eq!(opens.take(7, false, at(1)), Some(RecordedOpens::default()));
         assert!(opens.is_on());
         for name in ["b", "a/c", "b", "a/c", "d"] {
             opens.note(&path(name), at(2));

@@ -16,7 +16,7 @@ use hearthfs_mount::{Answer, Caller, Errno, Handle, Reply};
 use super::digested::{Digested, digest_of};
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, LiveId, Published, Source};
-use super::live::{Live, Mark, Stage, Version};
+use super::live::{Live, Mark, PublishedVersion, Stage};
 use super::seen::Seen;
 use super::state::State;
 use super::units::PublishedBy;
@@ -416,7 +416,7 @@ impl Filesystem {
         }
         let ino = live.ino;
         let size = digested.mark.size;
-        live.set_stage(Stage::Published(Box::new(Version {
+        live.set_stage(Stage::Published(Box::new(PublishedVersion {
             published,
             digest: digested.digest,
             mark: digested.mark,

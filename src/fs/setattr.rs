@@ -15,7 +15,7 @@ use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
 use super::handles::OpenFile;
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
-use super::live::{Live, Mark, Touch};
+use super::live::{Live, Mark, MtimeToSet};
 use super::retry::RetryWish;
 use super::seen::seen_in;
 use super::state::State;
@@ -358,7 +358,7 @@ impl Filesystem {
         ino: Ino,
         alone: bool,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Reply<Option<Touch>> {
+    ) -> Reply<Option<MtimeToSet>> {
         let inode = state.names.inode_mut(ino).ok_or(Errno::ESTALE)?;
         match &mut inode.node {
             InodeKind::Entry(published) | InodeKind::Reserved(published) if alone => {
@@ -392,7 +392,7 @@ impl Filesystem {
         ino: Ino,
         alone: bool,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Vec<Touch> {
+    ) -> Vec<MtimeToSet> {
         let mut touches = Vec::new();
         let Some(inode) = state.names.inode(ino) else { return touches };
         let (stamp, link) = match &inode.node {

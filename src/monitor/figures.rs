@@ -13,9 +13,9 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::{Figures, Series};
+use super::{MountFigures, Series};
 use crate::control::Status;
-use crate::metrics::{BOUNDS_US, ClientFigures, Figures as ClientsFigures};
+use crate::metrics::{BOUNDS_US, ClientFigures, Figures};
 
 /// The prefix of all names.
 const PREFIX: &str = "hearthfs";
@@ -57,10 +57,7 @@ fn by(label: &'static str, all: &BTreeMap<String, u64>) -> Samples {
     all.iter().map(|(name, count)| (vec![(label, name.clone())], *count as f64)).collect()
 }
 
-fn by_client(
-    all: &ClientsFigures,
-    read: fn(&ClientFigures) -> Vec<(&'static str, u64)>,
-) -> Samples {
+fn by_client(all: &Figures, read: fn(&ClientFigures) -> Vec<(&'static str, u64)>) -> Samples {
     let sources = all.iter().flat_map(|(client, figures)| {
         read(figures).into_iter().map(move |(source, count)| {
             (vec![("client", client.clone()), ("source", source.to_owned())], count as f64)
@@ -253,7 +250,7 @@ pub fn names() -> Vec<String> {
 }
 
 /// Writes the figures. All have the mount point as a label: one collector may read the files of several mounts.
-pub(super) fn render(figures: &Figures) -> String {
+pub(super) fn render(figures: &MountFigures) -> String {
     let mount = (Cow::Borrowed("mount"), Cow::Owned(figures.status.mount_point.clone()));
     let mut registry = Registry::with_prefix_and_labels(PREFIX, [mount].into_iter());
     registry.register_collector(Box::new(Once(figures.clone())));
@@ -266,7 +263,7 @@ pub(super) fn render(figures: &Figures) -> String {
 }
 
 #[derive(Debug)]
-struct Once(Figures);
+struct Once(MountFigures);
 
 impl Collector for Once {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
@@ -332,17 +329,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::Health;
+    use crate::control::HealthReport;
     use crate::metrics::Histogram;
 
-    fn figures() -> Figures {
+    fn figures() -> MountFigures {
         let histogram = Histogram::default();
         histogram.observe(Duration::from_micros(70));
         histogram.observe(Duration::from_secs(100));
         let status = Status {
             version: "0.1.0".to_owned(),
             mount_point: "/m".to_owned(),
-            health: Some(Health { up: true, ..Health::default() }),
+            health: Some(HealthReport { up: true, ..HealthReport::default() }),
             versions: BTreeMap::from([("a \"b\"\n".to_owned(), 3)]),
             ..Status::default()
         };
@@ -352,7 +349,7 @@ mod tests {
             Series { name: CLOSE, labels: Vec::new(), times },
             Series { name: STORE, labels, times },
         ];
-        Figures { status, series }
+        MountFigures { status, series }
     }
 
     #[test]

@@ -52,7 +52,7 @@ pub struct Series {
 
 /// Everything that a monitor may read of a mount.
 #[derive(Clone, Debug, Default)]
-pub struct Figures {
+pub struct MountFigures {
     /// What `hearthfs status` shows.
     pub status: Status,
     /// How long things take.
@@ -63,7 +63,7 @@ pub struct Figures {
 #[async_trait]
 pub trait Monitored: Send + Sync + 'static {
     /// Returns all figures; must answer at once, whatever the remote does.
-    fn figures(&self) -> Figures;
+    fn figures(&self) -> MountFigures;
     /// Returns why the daemon is unhealthy; `None` if it is healthy. Trouble with the store does
     /// not make the daemon unhealthy.
     async fn trouble(&self) -> Option<String>;

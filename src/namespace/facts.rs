@@ -43,7 +43,7 @@ pub struct Facts {
     pub is_entry: bool,
     /// Where the bytes of a regular file are.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<Bytes>,
+    pub bytes: Option<BytesPlace>,
     /// The digest of its content, 64 hex digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
@@ -72,7 +72,7 @@ pub struct ContentFacts {
 /// Where the bytes are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Bytes {
+pub enum BytesPlace {
     /// A program of this node is writing them.
     Writing,
     /// On this node.
@@ -93,7 +93,7 @@ mod tests {
     fn facts_of_another_version_are_understood() {
         let newer = r#"{"own":true,"bytes":"on the moon","weight":3,"content":{"used_s":7,"colour":"red"}}"#;
         let facts: Facts = serde_json::from_str(newer).expect("understood");
-        assert_eq!((facts.own, facts.bytes), (true, Some(Bytes::Unknown)));
+        assert_eq!((facts.own, facts.bytes), (true, Some(BytesPlace::Unknown)));
         assert_eq!(facts.content.and_then(|content| content.used_s), Some(7));
         assert_eq!(serde_json::from_str::<Facts>("{}").expect("understood"), Facts::default());
     }
@@ -109,7 +109,7 @@ mod tests {
             client: Some("triton".into()),
             kind: Some("unit".into()),
             is_entry: true,
-            bytes: Some(Bytes::Remote),
+            bytes: Some(BytesPlace::Remote),
             digest: Some("00".into()),
             content: Some(ContentFacts {
                 used_s: Some(2),

@@ -26,7 +26,7 @@ pub use entry::{
     Attrs, Entry, EntryKind, TOOK_NAME, Time, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX,
     XATTR_TOTAL_BYTES_MAX, Xattrs, split_xattrs,
 };
-pub use facts::{Bytes, ContentFacts, FACTS_NAME, FIGURES_NAME, Facts, UNCOUNTED_NAME};
+pub use facts::{BytesPlace, ContentFacts, FACTS_NAME, FIGURES_NAME, Facts, UNCOUNTED_NAME};
 pub use fold::{Applied, Builder, Child, Fold, Register};
 pub use living::Living;
 pub use location::{Location, Site};

@@ -3,7 +3,6 @@
 //! Owns the one small probe object, and the refusal of a store on which nothing can be built. Must
 //! never treat a network failure as an answer.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -94,8 +93,8 @@ impl Remote {
                     self.inner.url
                 );
                 *self.inner.tried.unfit.lock() = Some(text.clone());
-                self.inner.caller.gate.note_unusable(Kind::Invalid, &text);
-                self.inner.checked.store(false, Ordering::Release);
+                self.inner.requester.gate.note_unusable(Kind::Invalid, &text);
+                self.inner.check.fail();
                 return Err(Error::new(Kind::Invalid, text));
             }
             tracing::debug!(problem, round, "store is tried again");
@@ -151,13 +150,13 @@ impl Remote {
     }
 
     async fn put_probe(&self, key: &Path, body: Bytes, mode: PutMode) -> Result<()> {
-        self.inner.caller.meter.up(body.len() as u64);
+        self.inner.requester.meter.up(body.len() as u64);
         let call = self.trying(Verb::Put, "write", key);
         let put = |store: std::sync::Arc<dyn object_store::ObjectStore>| async move {
             store.put_opts(key, body.into(), PutOptions::from(mode)).await?;
             Ok::<_, CallFailure>(())
         };
-        self.inner.caller.call(call, put).await
+        self.inner.requester.call(call, put).await
     }
 
     /// Replaces the object, and returns what it may hold afterwards.
@@ -179,7 +178,7 @@ impl Remote {
             Ok(()) => Ok(MakeAnswer::Done),
             Err(error) if error.kind() == Kind::Exists => Ok(MakeAnswer::Refused),
             // Some file systems know no hard links, which shows as any error.
-            Err(_) if self.inner.caller.backend.dir().is_some() => Ok(MakeAnswer::Impossible),
+            Err(_) if self.inner.requester.backend.dir().is_some() => Ok(MakeAnswer::Impossible),
             Err(error) if error.kind() == Kind::Invalid => Ok(MakeAnswer::Impossible),
             // Some stores refuse two writes of one object in a row. A store that is really down
             // fails the next request, whose failure counts.
@@ -191,7 +190,7 @@ impl Remote {
     /// Reads a part of the object, and returns when it was stored, in milliseconds since the Unix epoch.
     async fn read_probe(&self, key: &Path, last: &[Bytes]) -> Result<TrialResult<i64>> {
         let call = self.trying(Verb::Get, "read a part of", key);
-        let read = self.inner.caller.call(call, |store| async move {
+        let read = self.inner.requester.call(call, |store| async move {
             let range = Some(GetRange::Bounded(PART));
             let got = store.get_opts(key, GetOptions { range, ..GetOptions::default() }).await?;
             let (range, stored) = (got.range.clone(), got.meta.last_modified);
@@ -232,7 +231,7 @@ impl Remote {
         before.pop();
         let before = Path::from(before);
         let call = self.trying(Verb::List, "list", &folder);
-        let listed = self.inner.caller.call(call, |store| async move {
+        let listed = self.inner.requester.call(call, |store| async move {
             let mut stream = store.list_with_offset(Some(&folder), &before).take(LISTED_MAX);
             while let Some(meta) = stream.next().await {
                 let meta = meta?;
@@ -249,8 +248,11 @@ impl Remote {
     /// per node stays until it expires.
     async fn delete_probe(&self, key: &Path) -> bool {
         let call = self.trying(Verb::Delete, "delete", key);
-        let deleted =
-            self.inner.caller.call(call, |store| async move { Ok(store.delete(key).await?) }).await;
+        let deleted = self
+            .inner
+            .requester
+            .call(call, |store| async move { Ok(store.delete(key).await?) })
+            .await;
         if let Err(error) = &deleted {
             tracing::debug!(error = %error.chain(), "probe object is not deleted");
         }

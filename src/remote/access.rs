@@ -162,7 +162,7 @@ impl Remote {
 
     /// Takes over the clock and the region from the headers of the answers.
     fn listen(&self, access: &mut Access) {
-        let meter = &self.inner.caller.meter;
+        let meter = &self.inner.requester.meter;
         access.region = meter.region();
         if let Some(date_ms) = meter.last_date_ms() {
             let ahead_ms = date_ms as i64 - self.inner.clock.wall_ms() as i64;
@@ -172,13 +172,16 @@ impl Remote {
 
     /// Computes the store's clock from the time of the object, for stores without HTTP headers.
     async fn note_stored(&self, key: &Path, access: &mut Access) {
-        if self.inner.caller.backend.dir().is_none() {
+        if self.inner.requester.backend.dir().is_none() {
             return;
         }
         let now_ms = self.inner.clock.wall_ms() as i64;
         let call = self.accessing(Verb::Head, "look at", key);
-        let head =
-            self.inner.caller.call(call, |store| async move { Ok(store.head(key).await?) }).await;
+        let head = self
+            .inner
+            .requester
+            .call(call, |store| async move { Ok(store.head(key).await?) })
+            .await;
         // If this fails, the clock stays unknown and is reported so.
         access.ahead_ms =
             head.ok().map(|meta| quiet(meta.last_modified.timestamp_millis() - now_ms));
@@ -192,7 +195,7 @@ impl Remote {
     async fn list_access(&self) -> Result<()> {
         let folder = self.inner.keys.log();
         let call = self.accessing(Verb::List, "list", &folder);
-        let listed = self.inner.caller.call(call, |store| async move {
+        let listed = self.inner.requester.call(call, |store| async move {
             if let Some(first) = store.list(Some(&folder)).next().await {
                 first?;
             }
@@ -207,7 +210,7 @@ impl Remote {
             store.put_opts(key, body.into(), PutOptions::from(PutMode::Overwrite)).await?;
             Ok(())
         };
-        self.inner.caller.call(call, put).await
+        self.inner.requester.call(call, put).await
     }
 
     /// Reads what was written, or else the format object. A format object that is missing is an answer, too.
@@ -217,7 +220,7 @@ impl Remote {
         let call = self.accessing(Verb::Get, "read", key);
         let read = self
             .inner
-            .caller
+            .requester
             .call(call, |store| async move { Ok(store.get(key).await?.bytes().await?) });
         match (read.await, wanted) {
             (Ok(read), Some(wanted)) if read != wanted => {
@@ -231,8 +234,11 @@ impl Remote {
 
     async fn delete_access(&self, key: &Path) -> Result<()> {
         let call = self.accessing(Verb::Delete, "delete", key);
-        let deleted =
-            self.inner.caller.call(call, |store| async move { Ok(store.delete(key).await?) }).await;
+        let deleted = self
+            .inner
+            .requester
+            .call(call, |store| async move { Ok(store.delete(key).await?) })
+            .await;
         match deleted {
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             deleted => deleted,

@@ -86,8 +86,10 @@ impl Remote {
         let call = self.call(Verb::Put, format!("begin {key}"));
         let at = &key;
         let begun_ms = self.now_ms();
-        let begun =
-            self.inner.caller.call(call, |store| async move { Ok(store.put_multipart(at).await?) });
+        let begun = self
+            .inner
+            .requester
+            .call(call, |store| async move { Ok(store.put_multipart(at).await?) });
         let mut upload = Upload { parts: Some(begun.await?), begun_ms, remote: self.clone() };
         let sent = self.send_parts(&key, &mut upload, first, pieces).await;
         match sent {
@@ -134,27 +136,27 @@ impl Remote {
     }
 
     async fn send_part(&self, key: &Path, part: UploadPart, size: usize) -> Result<()> {
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let call = Call {
-            limit: caller.time_for(size as u64),
+            limit: requester.time_for(size as u64),
             ..self.call(Verb::Put, format!("write a part of {key}"))
         };
-        caller.call(call, |_| async move { Ok(part.await?) }).await?;
-        caller.meter.up(size as u64);
+        requester.call(call, |_| async move { Ok(part.await?) }).await?;
+        requester.meter.up(size as u64);
         Ok(())
     }
 
     /// Completes the object. If that seems to fail, looks at the object itself: perhaps only the
     /// reply was lost.
     async fn complete(&self, key: &Path, upload: &mut Upload, total: u64) -> Result<()> {
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let call = Call {
             // Stores put the parts together before they answer.
-            limit: caller.time_for(total),
+            limit: requester.time_for(total),
             ..self.call(Verb::Put, format!("complete {key}"))
         };
         let parts = upload.parts.as_mut().expect("it is neither aborted nor done");
-        let Err(error) = caller
+        let Err(error) = requester
             .call(call, |_| async move { parts.complete().await.map_err(CallFailure::from) })
             .await
         else {
@@ -166,7 +168,7 @@ impl Remote {
         };
         // An older object may be the damaged one that this upload replaces.
         let oldest_ms = upload.begun_ms.saturating_sub(CLOCK_NOISE_MS) as i64;
-        match caller.call(call, |store| async move { Ok(store.head(key).await?) }).await {
+        match requester.call(call, |store| async move { Ok(store.head(key).await?) }).await {
             Ok(meta)
                 if meta.size == total && meta.last_modified.timestamp_millis() >= oldest_ms =>
             {
@@ -186,12 +188,12 @@ impl Remote {
     pub async fn get_blob(&self, digest: &Digest, size: u64, file: File) -> Result<()> {
         self.ready_to_read().await?;
         let key = self.inner.keys.blob(digest);
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let most = compressed_bytes_max(size);
         let call = self.call(Verb::Get, format!("read {key}"));
         let progress = call.progress.clone();
         let digest = *digest;
-        caller
+        requester
             .call(call, |store| async move {
                 let got = store.get(&key).await?;
                 if got.meta.size > most {
@@ -199,7 +201,7 @@ impl Remote {
                     return Err(Trouble::corrupt(text).into());
                 }
                 let sink = Sink { file, hasher: Hasher::new(), written: 0, size };
-                receive(got.payload, got.meta.size, sink, digest, &caller.meter, &progress).await
+                receive(got.payload, got.meta.size, sink, digest, &requester.meter, &progress).await
             })
             .await
     }
@@ -302,7 +304,8 @@ impl Drop for Upload {
 
 async fn abort(remote: &Remote, mut parts: Box<dyn MultipartUpload>) {
     let call = remote.call(Verb::Delete, "abort an upload");
-    let aborted = remote.inner.caller.call(call, |_| async move { Ok(parts.abort().await?) }).await;
+    let aborted =
+        remote.inner.requester.call(call, |_| async move { Ok(parts.abort().await?) }).await;
     if let Err(error) = aborted {
         // The bucket's rule for incomplete uploads removes the rest.
         tracing::debug!(error = %error.chain(), "upload could not be aborted");

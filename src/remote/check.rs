@@ -58,17 +58,17 @@ impl Remote {
     /// Returns why the store cannot be used at this moment, and what to do about it, if that is known.
     pub fn trouble(&self) -> Option<String> {
         let missed = self.inner.identity.missed().map(|(why, _)| why);
-        self.unfit().or(missed).or_else(|| self.inner.caller.gate.why())
+        self.unfit().or(missed).or_else(|| self.inner.requester.gate.why())
     }
 
     /// Returns what last kept the store from being used, now or in an outage that is over.
     pub fn last_outage(&self) -> Option<Outage> {
-        self.inner.caller.gate.last()
+        self.inner.requester.gate.last()
     }
 
     /// Returns when the last outage ended, by the monotonic clock; `None` before the first.
     pub fn outage_ended(&self) -> Option<Duration> {
-        self.inner.caller.gate.ended_at()
+        self.inner.requester.gate.ended_at()
     }
 
     /// Checks that the store is there, accepts our credentials, has our format and is the one that
@@ -82,7 +82,7 @@ impl Remote {
     /// not enough, `Invalid` for another format or a store that lacks what hearthfs needs,
     /// `Unavailable` or `TimedOut` when it does not answer or is not the store that this node knows.
     pub async fn check(&self) -> Result<()> {
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         self.check_format(Lane::Background).await?;
         if !self.inner.read_only.load(Ordering::Relaxed) {
             self.learn_time().await?;
@@ -117,7 +117,7 @@ impl Remote {
             None => Err(self.absent()),
         };
         if taken.is_err() {
-            self.inner.checked.store(false, Ordering::Release);
+            self.inner.check.fail();
         }
         taken
     }
@@ -127,7 +127,7 @@ impl Remote {
         let remote = self.background();
         if self.is_missed() {
             // The caller asks for the present state, so a cached refusal does not count.
-            *self.inner.refused.lock() = None;
+            self.inner.check.forget_refusal();
         }
         match clock::within(limit, remote.check_again()).await {
             Some(Ok(())) => None,
@@ -141,12 +141,7 @@ impl Remote {
 
     /// Waits until any caller has checked the store successfully; makes no request.
     pub async fn checked(&self) {
-        let mut done = std::pin::pin!(self.inner.check_done.notified());
-        // From here on no notification is missed.
-        done.as_mut().enable();
-        if !self.inner.checked.load(Ordering::Acquire) {
-            done.await;
-        }
+        self.inner.check.success().await;
     }
 
     /// Waits until the store has been checked, before a read.
@@ -179,7 +174,7 @@ impl Remote {
         if self.inner.time.is_learned() {
             return Ok(());
         }
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         if self.inner.time.is_learned() { Ok(()) } else { self.learn_time().await }
     }
 
@@ -190,12 +185,12 @@ impl Remote {
             return Ok(());
         }
         let down = || Error::new(Kind::Unavailable, format!("{} has not answered yet", inner.url));
-        let _one = match inner.checking.try_lock() {
-            Ok(one) => one,
-            Err(_) if lane == Lane::Background => inner.checking.lock().await,
+        let _one = match inner.check.try_begin() {
+            Some(one) => one,
+            None if lane == Lane::Background => inner.check.begin().await,
             // Another caller is already checking, and may take its whole deadline.
-            Err(_) if self.health() != Health::Up => return Err(down()),
-            Err(_) => clock::within(inner.caller.deadline, inner.checking.lock())
+            None if self.health() != Health::Up => return Err(down()),
+            None => clock::within(inner.requester.deadline, inner.check.begin())
                 .await
                 .ok_or_else(down)?,
         };
@@ -205,11 +200,8 @@ impl Remote {
         if let Some(text) = self.unfit() {
             return Err(Error::new(Kind::Invalid, text));
         }
-        let now = inner.clock.mono();
-        if let Some((until, kind, text)) = &*inner.refused.lock()
-            && now < *until
-        {
-            return Err(Error::new(*kind, text.clone()));
+        if let Some(refusal) = inner.check.refusal(inner.clock.mono()) {
+            return Err(refusal);
         }
         self.check_format(lane).await.map_err(|error| match error.kind() {
             // The store is missing, not the object.
@@ -222,7 +214,7 @@ impl Remote {
     /// replaced it.
     fn is_checked(&self) -> bool {
         let inner = &self.inner;
-        inner.checked.load(Ordering::Acquire) && inner.caller.gate.down_for() < ANOTHER_AFTER
+        inner.check.has_succeeded() && inner.requester.gate.down_for() < ANOTHER_AFTER
     }
 
     async fn check_format(&self, lane: Lane) -> Result<()> {
@@ -238,13 +230,11 @@ impl Remote {
         };
         match &checked {
             Ok(()) => {
-                inner.checked.store(true, Ordering::Release);
-                inner.caller.gate.looked();
-                inner.check_done.notify_waiters();
-                *inner.refused.lock() = None;
+                inner.requester.gate.looked();
+                inner.check.succeed();
             }
             Err(error) => {
-                inner.checked.store(false, Ordering::Release);
+                inner.check.fail();
                 let kept = match error.kind() {
                     Kind::Unavailable | Kind::TimedOut if !self.is_missed() => return checked,
                     Kind::Unavailable | Kind::TimedOut => MISSED_KEPT,
@@ -253,16 +243,16 @@ impl Remote {
                 // `NotFound` would look like an answer about an object.
                 let kind = error.kind();
                 let kind = if kind == Kind::NotFound { Kind::Unavailable } else { kind };
-                *inner.refused.lock() = Some((inner.clock.mono() + kept, kind, error.chain()));
+                inner.check.refuse(inner.clock.mono() + kept, kind, error.chain());
             }
         }
         checked
     }
 
     pub(super) async fn open_dir(&self, make: bool) -> Result<()> {
-        let Some(dir) = self.inner.caller.backend.dir() else { return Ok(()) };
+        let Some(dir) = self.inner.requester.backend.dir() else { return Ok(()) };
         let shared = dir.clone();
-        clock::within(self.inner.caller.deadline, task::blocking(move || shared.open(make)))
+        clock::within(self.inner.requester.deadline, task::blocking(move || shared.open(make)))
             .await
             .unwrap_or_else(|| {
                 let op = format!("{} does not answer: is its file server up?", self.inner.url);
@@ -316,10 +306,10 @@ impl Remote {
     pub(super) fn accept(&self, said: &Said, bytes: &[u8]) {
         let (inner, url) = (&self.inner, &self.inner.url);
         if inner.identity.accept(said, bytes, url, self.now_ms()) {
-            inner.caller.gate.came_back();
+            inner.requester.gate.came_back();
             tracing::info!(remote = %url, store = %said.store, "the store is back");
         }
-        if let Some(dir) = inner.caller.backend.dir() {
+        if let Some(dir) = inner.requester.backend.dir() {
             dir.note_checked(said.store);
         }
         if let Some(warning) = inner.expiry.learn(said.expiry, url) {
@@ -341,7 +331,7 @@ impl Remote {
         if self.inner.identity.miss(&text, self.inner.clock.wall_ms()) {
             tracing::warn!("{text}");
         }
-        self.inner.caller.gate.note_unusable(Kind::Unavailable, &text);
+        self.inner.requester.gate.note_unusable(Kind::Unavailable, &text);
         Error::new(Kind::Unavailable, text)
     }
 
@@ -362,7 +352,7 @@ impl Remote {
     /// Adds to an error of the check what a person can do about it.
     pub(super) fn with_remedy(&self, error: &Error) -> Error {
         let cause = Trouble::cause_of(error);
-        let dir = self.inner.caller.backend.dir().is_some();
+        let dir = self.inner.requester.backend.dir().is_some();
         let (kind, remedy) = match (cause, error.kind()) {
             (Cause::MissingBucket, _) => {
                 (Kind::NotFound, "the bucket does not exist: make it or correct the name")
@@ -399,8 +389,11 @@ impl Remote {
         let after = self.inner.clock.mono();
         let head =
             Call { lane: Lane::Background, ..self.call(Verb::Head, format!("look at {key}")) };
-        let meta =
-            self.inner.caller.call(head, |store| async move { Ok(store.head(key).await?) }).await?;
+        let meta = self
+            .inner
+            .requester
+            .call(head, |store| async move { Ok(store.head(key).await?) })
+            .await?;
         self.note_time(before, after, meta.last_modified.timestamp_millis());
         Ok(())
     }
@@ -416,7 +409,7 @@ impl Remote {
 
     /// Removes temporaries of writers that died from a shared directory, in the background.
     fn sweep(&self) {
-        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return };
+        let Some(dir) = self.inner.requester.backend.dir().cloned() else { return };
         let now_ms = self.now_ms();
         let runtime = tokio::runtime::Handle::current();
         drop(task::spawn(&runtime, "sweep", async move {

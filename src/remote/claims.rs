@@ -69,7 +69,7 @@ impl Remote {
         let after = self.claim(ClaimName(from_ms << RANDOM_BITS));
         let folder = self.inner.keys.probes();
         let call = self.call(Verb::List, "list claims");
-        let listed = self.inner.caller.call(call, |store| async move {
+        let listed = self.inner.requester.call(call, |store| async move {
             let mut stream = store.list_with_offset(Some(&folder), &after).take(LISTED_MAX);
             let mut names = Vec::new();
             while let Some(meta) = stream.next().await {
@@ -89,7 +89,7 @@ impl Remote {
     pub async fn drop_claim(&self, name: ClaimName) {
         let key = self.claim(name);
         let call = self.call(Verb::Delete, format!("delete {key}"));
-        let deleted = self.inner.caller.call(call, |store| async move {
+        let deleted = self.inner.requester.call(call, |store| async move {
             store.delete(&key).await?;
             Ok(())
         });

@@ -271,7 +271,7 @@ impl Remote {
 
     /// Reports whether a head may exist. A shared directory has none, because its lists cost nothing.
     pub fn may_have_head(&self) -> bool {
-        self.inner.caller.backend.dir().is_none()
+        self.inner.requester.backend.dir().is_none()
     }
 
     /// Reads the head, unless it is still the known one.
@@ -284,7 +284,7 @@ impl Remote {
         let key = self.inner.keys.head();
         let if_none_match = known.and_then(|known| known.e_tag.clone());
         let call = self.call(Verb::Get, format!("read {key}"));
-        let read = self.inner.caller.call(call, |store| async move {
+        let read = self.inner.requester.call(call, |store| async move {
             let options = GetOptions { if_none_match, ..GetOptions::default() };
             let got = match store.get_opts(&key, options).await {
                 Ok(got) => got,
@@ -306,7 +306,7 @@ impl Remote {
             Err(error) if error.kind() == Kind::NotFound => return Ok(HeadRead::Missing),
             Err(error) => return Err(error),
         };
-        self.inner.caller.meter.down(bytes.len() as u64);
+        self.inner.requester.meter.down(bytes.len() as u64);
         Ok(match LogHead::decode(&bytes) {
             Ok(head) => HeadRead::Other(Arc::new(head), version),
             Err(error) => HeadRead::Unusable(version, Arc::new(error)),
@@ -358,10 +358,10 @@ impl Remote {
         }
         let bytes = bytes.into();
         let (key, size) = (self.inner.keys.head(), bytes.len() as u64);
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let call = self.call(Verb::Put, format!("write {key}"));
-        let call = Call { limit: caller.time_for(size), ..call };
-        let put = caller.call(call, |store| async move {
+        let call = Call { limit: requester.time_for(size), ..call };
+        let put = requester.call(call, |store| async move {
             match store.put_opts(&key, bytes.into(), PutOptions::from(mode)).await {
                 Ok(done) => {
                     let version = HeadVersion { e_tag: done.e_tag, version: done.version };
@@ -379,7 +379,7 @@ impl Remote {
         });
         let put = put.await?;
         if matches!(put, HeadPut::Done(_)) {
-            caller.meter.up(size);
+            requester.meter.up(size);
         }
         Ok(put)
     }

@@ -148,9 +148,9 @@ impl Listing<'_> {
     }
 
     async fn hand_over(&mut self) {
-        let caller = &self.remote.inner.caller;
-        if !caller.backend.counts_itself() {
-            caller.meter.request(Verb::List);
+        let requester = &self.remote.inner.requester;
+        if !requester.backend.counts_itself() {
+            requester.meter.request(Verb::List);
         }
         let page = std::mem::take(&mut self.page);
         if !page.is_empty() {
@@ -162,7 +162,7 @@ impl Listing<'_> {
         &mut self,
         mut all: BoxStream<'static, object_store::Result<ObjectMeta>>,
     ) -> std::result::Result<(), CallFailure> {
-        let deadline = self.remote.inner.caller.deadline;
+        let deadline = self.remote.inner.requester.deadline;
         while !self.over {
             let next = clock::within(deadline, all.next()).await;
             let next = next.ok_or_else(|| Trouble::timed_out("no page of the list came".into()))?;
@@ -205,7 +205,7 @@ impl Listing<'_> {
         &mut self,
         store: &dyn ObjectStore,
     ) -> std::result::Result<(), CallFailure> {
-        let deadline = self.remote.inner.caller.deadline;
+        let deadline = self.remote.inner.requester.deadline;
         let top = clock::within(deadline, store.list_with_delimiter(None)).await;
         let top = top.ok_or_else(|| Trouble::timed_out("no list came".into()))??;
         for meta in top.objects {
@@ -247,9 +247,9 @@ impl Remote {
         let inner = &self.inner;
         let op = format!("list {}", inner.url);
         let call = Call { limit: SURVEY_TIME_MAX, ..self.call(Verb::List, op) };
-        let is_dir = inner.caller.backend.dir().is_some();
+        let is_dir = inner.requester.backend.dir().is_some();
         inner
-            .caller
+            .requester
             .call(call, |store| async move {
                 let prefix = inner.keys.prefix();
                 let (page, last) = (Vec::new(), None);
@@ -311,7 +311,7 @@ impl Remote {
         };
         let parts: Vec<&[Object]> = alike.flat_map(|alike| alike.chunks(together(alike))).collect();
         for some in parts {
-            if self.inner.caller.backend.dir().is_some() {
+            if self.inner.requester.backend.dir().is_some() {
                 all.extend(self.delete_files(some).await?);
             } else {
                 all.extend(self.delete_objects(some).await);
@@ -321,7 +321,7 @@ impl Remote {
     }
 
     async fn delete_files(&self, some: &[Object]) -> Result<Vec<Deleted>> {
-        let dir = self.inner.caller.backend.dir().cloned();
+        let dir = self.inner.requester.backend.dir().cloned();
         let dir = dir.ok_or_else(|| Error::new(Kind::Internal, "the remote is no directory"))?;
         let files: Vec<_> = some.iter().map(|o| (o.key.to_string(), o.stored_ms)).collect();
         let removed = task::blocking(move || {
@@ -371,8 +371,11 @@ impl Remote {
         }
         let key = &object.key;
         let call = self.call(Verb::Head, format!("look at {key}"));
-        let found =
-            self.inner.caller.call(call, |store| async move { Ok(store.head(key).await?) }).await;
+        let found = self
+            .inner
+            .requester
+            .call(call, |store| async move { Ok(store.head(key).await?) })
+            .await;
         match found {
             Ok(meta) if stored_ms(&meta) < object.stored_ms + SAME_MS => None,
             Ok(_) => Some(Deleted::Young),
@@ -383,13 +386,13 @@ impl Remote {
 
     /// Deletes keys, with as few requests as the store allows; returns those that are still there.
     async fn drop_all(&self, keys: Vec<Path>) -> Result<HashSet<Path>> {
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let (count, first) = (keys.len(), keys[0].clone());
         let call = Call {
             limit: self.time_to_delete(count),
             ..self.call(Verb::Delete, format!("delete {count} objects, {first} first"))
         };
-        caller
+        requester
             .call(call, |store| async move {
                 let mut left: HashSet<Path> = keys.iter().cloned().collect();
                 let mut trouble = None;
@@ -415,13 +418,13 @@ impl Remote {
     }
 
     fn time_to_delete(&self, count: usize) -> Duration {
-        self.inner.caller.deadline * 2 + DELETE_TIME_MAX * count as u32
+        self.inner.requester.deadline * 2 + DELETE_TIME_MAX * count as u32
     }
 
     /// Removes temporaries of writers that died from a shared directory; returns how many. A bucket
     /// shows no temporaries.
     pub async fn sweep_temporaries(&self) -> usize {
-        let Some(dir) = self.inner.caller.backend.dir().cloned() else { return 0 };
+        let Some(dir) = self.inner.requester.backend.dir().cloned() else { return 0 };
         let now_ms = self.now_ms();
         task::blocking(move || dir.sweep(now_ms)).await
     }

@@ -60,7 +60,7 @@ impl Remote {
     /// `Unavailable` or `TimedOut` while the store does not answer, `Denied` or `Invalid` when it refuses.
     pub async fn list_log(&self, after: Option<&str>) -> Result<Vec<LogItem>> {
         let prefix = self.inner.keys.log();
-        let is_dir = self.inner.caller.backend.dir().is_some();
+        let is_dir = self.inner.requester.backend.dir().is_some();
         let most = if is_dir { DIR_ITEMS_MAX } else { LOG_ITEMS_MAX };
         let wanted = Wanted { after, most, stamp_of: keys::commit_stamp };
         self.list_named(prefix, "list the log", wanted).await
@@ -76,10 +76,10 @@ impl Remote {
         let Wanted { after, most, stamp_of } = wanted;
         self.ready(self.lane).await?;
         let offset = after.map(|after| prefix.clone().join(after));
-        let (deadline, inner) = (self.inner.caller.deadline, &self.inner);
+        let (deadline, inner) = (self.inner.requester.deadline, &self.inner);
         let call = Call { limit: LIST_TIME_MAX, ..self.call(Verb::List, op) };
         inner
-            .caller
+            .requester
             .call(call, |store| async move {
                 let mut stream = match &offset {
                     Some(offset) => store.list_with_offset(Some(&prefix), offset),
@@ -89,7 +89,7 @@ impl Remote {
                 // Keeps the first names in bounded memory, whatever the order. If all names so far
                 // came in order, the wanted ones came first.
                 let (mut first, mut seen) = (BTreeMap::new(), 0);
-                let mut sorted = inner.caller.backend.dir().is_none();
+                let mut sorted = inner.requester.backend.dir().is_none();
                 loop {
                     let next = clock::within(deadline, stream.next()).await;
                     let Some(next) = next else {
@@ -98,8 +98,8 @@ impl Remote {
                     let Some(meta) = next else { break };
                     let meta = meta?;
                     seen += 1;
-                    if seen % PAGE_ITEMS == 0 && !inner.caller.backend.counts_itself() {
-                        inner.caller.meter.request(Verb::List);
+                    if seen % PAGE_ITEMS == 0 && !inner.requester.backend.counts_itself() {
+                        inner.requester.meter.request(Verb::List);
                     }
                     let Some(item) = log_item(&meta, stamp_of) else {
                         self.say_foreign(&meta.location);

@@ -64,7 +64,7 @@ impl Remote {
     /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn make(&self, replaces: &[StoreId]) -> Result<MadeStore> {
         let (store, new, told) = {
-            let _one = self.inner.checking.lock().await;
+            let _one = self.inner.check.begin().await;
             self.open_dir(true).await?;
             let before = self.read_format(Lane::Background).await?;
             let new = before.is_none();
@@ -99,7 +99,7 @@ impl Remote {
     /// As [`Remote::check`]; `Unavailable` when the store forgets what is written to it.
     pub async fn declare_expiry(&self) -> Result<Declaration> {
         let own = self.inner.expiry.own();
-        let _one = self.inner.checking.lock().await;
+        let _one = self.inner.check.begin().await;
         self.open_dir(true).await?;
         let Some(bytes) = self.read_format(Lane::Background).await? else {
             // The caller has named this place, whatever lies there; foreign objects are only reported.
@@ -124,7 +124,7 @@ impl Remote {
     pub async fn peek_log(&self) -> Result<Vec<Stamp>> {
         let (prefix, op) = (self.inner.keys.log(), self.asking("look into the log of"));
         let call = Call { lane: Lane::Background, guarded: false, ..self.call(Verb::List, op) };
-        let listed = self.inner.caller.call(call, |store| async move {
+        let listed = self.inner.requester.call(call, |store| async move {
             let (mut stream, mut found) =
                 (store.list(Some(&prefix)).take(LOOKED_AT_MAX), Vec::new());
             while let Some(meta) = stream.next().await {
@@ -145,7 +145,7 @@ impl Remote {
     pub async fn recognise(&self) -> Result<()> {
         let inner = &self.inner;
         {
-            let _one = inner.checking.lock().await;
+            let _one = inner.check.begin().await;
             match self.read_format(Lane::Background).await? {
                 Some(bytes) => {
                     let said = format::check(&bytes, &inner.url)?;
@@ -213,7 +213,7 @@ impl Remote {
     async fn put_new(&self, lane: Lane, key: &Path, text: Bytes) -> Result<bool> {
         let bytes = text.len() as u64;
         let op = self.asking("write the format of");
-        let is_dir = self.inner.caller.backend.dir().is_some();
+        let is_dir = self.inner.requester.backend.dir().is_some();
         let call = Call { lane, guarded: false, ..self.call(Verb::Put, op) };
         let put = |store: Arc<dyn ObjectStore>| async move {
             let create = PutOptions::from(PutMode::Create);
@@ -231,11 +231,11 @@ impl Remote {
                 Err(error) => Err(error.into()),
             }
         };
-        match self.inner.caller.call(call, put).await {
+        match self.inner.requester.call(call, put).await {
             // Another node was first, or the answer to our write was lost and the client retried.
             Err(error) if error.kind() == Kind::Exists => Ok(true),
             Ok(decided) => {
-                self.inner.caller.meter.up(bytes);
+                self.inner.requester.meter.up(bytes);
                 Ok(decided)
             }
             Err(error) => Err(self.with_remedy(&error)),
@@ -245,7 +245,7 @@ impl Remote {
     async fn write_format(&self, text: Bytes) -> Result<()> {
         let (key, op) = (self.inner.keys.format(), self.asking("write the format of"));
         let call = Call { lane: Lane::Background, guarded: false, ..self.call(Verb::Put, op) };
-        let written = self.inner.caller.call(call, |store| async move {
+        let written = self.inner.requester.call(call, |store| async move {
             store.put(&key, text.into()).await?;
             Ok(())
         });
@@ -267,7 +267,7 @@ impl Remote {
     pub(super) async fn look_around(&self, lane: Lane) -> Remains {
         let prefix = self.inner.keys.prefix();
         let call = Call { lane, guarded: false, ..self.call(Verb::List, self.asking("look into")) };
-        let found = self.inner.caller.call(call, |store| async move {
+        let found = self.inner.requester.call(call, |store| async move {
             let mut stream = store.list(Some(prefix)).take(LOOKED_AT_MAX);
             let (mut remains, mut foreign) = (Remains::Nothing, None);
             while let Some(meta) = stream.next().await {

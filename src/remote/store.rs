@@ -14,8 +14,7 @@ use object_store::path::Path;
 use object_store::{
     GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt as _, PutPayload,
 };
-use parking_lot::Mutex;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::backend::Backend;
 use super::call::{Call, CallFailure, Requester};
@@ -28,6 +27,7 @@ use super::keys::Keys;
 use super::meter::{Meter, Requests};
 use super::pack::PACK_BYTES_MAX;
 use super::progress::Progress;
+use super::store_check::StoreCheck;
 use super::throttle::{Throttle, Throttling, Wait, is_throttled};
 use super::time::StoreTime;
 use super::tried::Tried;
@@ -57,20 +57,15 @@ pub struct Remote {
 pub(super) struct Inner {
     pub(super) url: RemoteUrl,
     pub(super) keys: Keys,
-    pub(super) caller: Requester,
+    pub(super) requester: Requester,
     pub(super) clock: Clock,
     pub(super) node: NodeId,
     /// One permit for each MiB that an upload may hold.
     pub(super) uploads: Semaphore,
     pub(super) read_only: AtomicBool,
-    pub(super) checked: AtomicBool,
+    pub(super) check: StoreCheck,
     /// The identity of the store, and the one that the node knows.
     pub(super) identity: Identity,
-    /// Notified when the check is done.
-    pub(super) check_done: Notify,
-    pub(super) checking: tokio::sync::Mutex<()>,
-    /// A cached refusal of the check, and until when it stays valid.
-    pub(super) refused: Mutex<Option<(Duration, Kind, String)>>,
     pub(super) tried: Tried,
     pub(super) foreign_said: AtomicBool,
     /// This handle has made the store.
@@ -132,20 +127,18 @@ impl Remote {
         let time = Arc::new(StoreTime::new(clock.clone()));
         let throttle = Arc::new(Throttle::new(clock.clone(), meter.answers.clone()));
         let deadline = options.deadline;
-        let caller = Requester::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
+        let requester =
+            Requester::new(backend, gate, meter, throttle, deadline, time.clone(), remedy);
         let inner = Inner {
             url: url.clone(),
             keys: Keys::new(url.prefix()),
-            caller,
+            requester,
             clock,
             node,
             uploads: Semaphore::new(UPLOAD_MIB_MAX as usize),
             read_only: AtomicBool::new(false),
-            checked: AtomicBool::new(false),
+            check: StoreCheck::default(),
             identity: Identity::default(),
-            check_done: Notify::new(),
-            checking: tokio::sync::Mutex::new(()),
-            refused: Mutex::new(None),
             tried: Tried::default(),
             foreign_said: AtomicBool::new(false),
             made: AtomicBool::new(false),
@@ -157,7 +150,7 @@ impl Remote {
 
     /// Returns how much the store throttles.
     pub fn throttling(&self) -> Throttling {
-        self.inner.caller.throttle.read()
+        self.inner.requester.throttle.read()
     }
 
     /// Starts measuring the wait after an error, if the store throttled that request.
@@ -167,7 +160,7 @@ impl Remote {
 
     /// Starts measuring a wait because the store throttled a request.
     pub fn begin_wait(&self) -> Wait {
-        Wait::begin(self.inner.caller.throttle.clone())
+        Wait::begin(self.inner.requester.throttle.clone())
     }
 
     /// Makes the handle and checks the store.
@@ -208,12 +201,12 @@ impl Remote {
 
     /// Returns how long a request may take after the last bytes that moved.
     pub fn deadline(&self) -> Duration {
-        self.inner.caller.deadline
+        self.inner.requester.deadline
     }
 
     /// Completes when a store that did not answer does so again.
     pub fn recovered(&self) -> impl Future<Output = ()> + '_ {
-        self.inner.caller.gate.recovered().notified()
+        self.inner.requester.gate.recovered().notified()
     }
 
     /// Returns the address.
@@ -225,18 +218,18 @@ impl Remote {
     pub fn health(&self) -> Health {
         match self.inner.identity.missed() {
             Some((_, since_ms)) => Health::Down { since_ms },
-            None => self.inner.caller.gate.health(),
+            None => self.inner.requester.gate.health(),
         }
     }
 
     /// Returns how many requests were made.
     pub fn requests(&self) -> Requests {
-        self.inner.caller.meter.read()
+        self.inner.requester.meter.read()
     }
 
     /// Returns how long the store took to answer, by kind and outcome.
     pub fn request_times(&self) -> Vec<super::RequestTimes> {
-        self.inner.caller.meter.latency.read()
+        self.inner.requester.meter.latency.read()
     }
 
     /// Reports whether foreign objects were seen.
@@ -334,7 +327,7 @@ impl Remote {
             Verb::Put | Verb::Delete => Lane::Background,
             Verb::Get | Verb::List | Verb::Head => self.lane,
         };
-        let limit = self.inner.caller.deadline;
+        let limit = self.inner.requester.deadline;
         let progress = self.progress.clone().unwrap_or_default();
         Call { verb, lane, op: op.into(), limit, progress, guarded: true }
     }
@@ -357,9 +350,9 @@ impl Remote {
         range: Option<(u64, u64)>,
         most: u64,
     ) -> Result<Bytes> {
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let progress = call.progress.clone();
-        let bytes = caller
+        let bytes = requester
             .call(call, |store| async move {
                 let range =
                     range.map(|(offset, length)| GetRange::Bounded(offset..offset + length));
@@ -384,7 +377,7 @@ impl Remote {
                 Ok(bytes)
             })
             .await?;
-        caller.meter.down(bytes.len() as u64);
+        requester.meter.down(bytes.len() as u64);
         Ok(bytes)
     }
 
@@ -400,16 +393,18 @@ impl Remote {
             let op = format!("write {key}: {size} bytes where {most} are the most");
             return Err(Error::new(Kind::Invalid, op));
         }
-        let caller = &self.inner.caller;
-        let call =
-            Call { limit: caller.time_for(size), ..self.call(Verb::Put, format!("write {key}")) };
-        caller
+        let requester = &self.inner.requester;
+        let call = Call {
+            limit: requester.time_for(size),
+            ..self.call(Verb::Put, format!("write {key}"))
+        };
+        requester
             .call(call, |store| async move {
                 store.put(&key, PutPayload::from(bytes)).await?;
                 Ok::<_, CallFailure>(())
             })
             .await?;
-        caller.meter.up(size);
+        requester.meter.up(size);
         Ok(())
     }
 }

@@ -67,7 +67,7 @@ pub(super) enum Cause {
 
 /// How the receiver has to treat an error of the store. This is the only place that decides it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Class {
+pub enum ErrorClass {
     /// The object is missing or damaged. Every node that asks gets the same answer.
     Proof,
     /// The failure may be over soon: throttling, a server error, a broken connection, no answer.
@@ -79,7 +79,7 @@ pub enum Class {
     Ours,
 }
 
-impl Class {
+impl ErrorClass {
     /// Returns the class of an error of a request.
     pub fn of(kind: Kind) -> Self {
         match kind {

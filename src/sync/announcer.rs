@@ -284,7 +284,7 @@ impl Announcer {
         let read = new.take(OTHERS_MAX).map(|(stamp, item)| async move {
             let small = item.size <= INLINE_COMMIT_BYTES_MAX as u64;
             let read = if small { remote.get_commit(&item.name).await.ok() } else { None };
-            let place = read.as_ref().and_then(|bytes| place_in_run(bytes, &stamp));
+            let place = read.as_ref().and_then(|bytes| place_in_incarnation(bytes, &stamp));
             (stamp, read.zip(place))
         });
         let read = join_all(read).await;
@@ -394,9 +394,9 @@ fn announceable(
         .collect()
 }
 
-/// Returns the position of a commit in its run, if the commit is whole. Before the first commit of
-/// a run, an earlier run may have made commits that are not announced.
-fn place_in_run(bytes: &Bytes, name: &Stamp) -> Option<u64> {
+/// Returns the position of a commit in its incarnation, if the commit is whole. Before the first
+/// commit of an incarnation, an earlier one may have made commits that are not announced.
+fn place_in_incarnation(bytes: &Bytes, name: &Stamp) -> Option<u64> {
     decode_commit_named(bytes, name).ok().map(|commit| commit.sequence)
 }
 

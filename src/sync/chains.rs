@@ -1,4 +1,4 @@
-//! Chains: which commits of each run of each node were folded, so that a gap is noticed.
+//! Chains: which commits of each incarnation of each node were folded, so that a gap is noticed.
 //!
 //! Owns the expected sequence numbers. Must never hold a commit back for ever: a commit that is
 //! still missing when the log is listed again has expired or is lost.
@@ -14,23 +14,24 @@ use crate::namespace::Commit;
 use crate::remote::CheckpointChain;
 use crate::stamp::NodeId;
 
-/// The most runs of nodes that are remembered. Beyond that, runs are forgotten that have been
-/// silent for so long that no further commit of them is expected, and then the run whose last
-/// commit is the oldest. A new commit of a forgotten run costs one list of the log. While the
-/// number is at this bound, gaps are noticed only in known runs.
+/// The most incarnations of nodes that are remembered. Beyond that, those are forgotten that have
+/// been silent for so long that no further commit of them is expected, and then the one whose last
+/// commit is the oldest. A new commit of a forgotten incarnation costs one list of the log. While
+/// the number is at this bound, gaps are noticed only in known incarnations.
 const CHAINS_MAX: usize = 4096;
 
-/// One run of one node.
+/// One incarnation of one node.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub(super) struct Incarnation {
     node: NodeId,
-    incarnation: u64,
+    /// The random number that its commits have.
+    number: u64,
 }
 
 impl Incarnation {
-    /// Returns the run that made a commit.
+    /// Returns the incarnation that made a commit.
     pub(super) fn of(commit: &Commit) -> Self {
-        Self { node: commit.node, incarnation: commit.incarnation }
+        Self { node: commit.node, number: commit.incarnation }
     }
 }
 
@@ -58,19 +59,20 @@ impl Chains {
 
     /// Notes that a commit was folded.
     pub(super) fn note(&mut self, commit: &Commit) {
-        let run = Incarnation::of(commit);
-        let link = self.0.entry(run).or_insert(Link { next: 0, ms: 0 });
+        let incarnation = Incarnation::of(commit);
+        let link = self.0.entry(incarnation).or_insert(Link { next: 0, ms: 0 });
         link.next = link.next.max(commit.sequence.saturating_add(1));
         link.ms = link.ms.max(commit.stamp.ms);
         if self.0.len() > CHAINS_MAX
-            && let Some(oldest) = self.0.iter().min_by_key(|(_, link)| link.ms).map(|(run, _)| *run)
+            && let Some(oldest) =
+                self.0.iter().min_by_key(|(_, link)| link.ms).map(|(incarnation, _)| *incarnation)
         {
             self.0.remove(&oldest);
         }
     }
 
-    /// Makes room, if there is none. Forgets runs whose last commit is so old that no further one
-    /// is expected.
+    /// Makes room, if there is none. Forgets incarnations whose last commit is so old that no
+    /// further one is expected.
     pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
         if self.0.len() >= CHAINS_MAX {
             self.0.retain(|_, link| !is_silent(link.ms));
@@ -80,17 +82,17 @@ impl Chains {
     /// Makes chains from those of a checkpoint, which are in the order of their times.
     pub(super) fn of(all: &[CheckpointChain]) -> Self {
         let links = all.iter().rev().take(CHAINS_MAX).map(|chain| {
-            let run = Incarnation { node: chain.node, incarnation: chain.incarnation };
-            (run, Link { next: chain.next, ms: chain.ms })
+            let incarnation = Incarnation { node: chain.node, number: chain.incarnation };
+            (incarnation, Link { next: chain.next, ms: chain.ms })
         });
         Self(links.collect())
     }
 
     /// Returns the chains, for a checkpoint.
     pub(super) fn all(&self) -> Vec<CheckpointChain> {
-        let chain = |(run, link): (&Incarnation, &Link)| CheckpointChain {
-            node: run.node,
-            incarnation: run.incarnation,
+        let chain = |(incarnation, link): (&Incarnation, &Link)| CheckpointChain {
+            node: incarnation.node,
+            incarnation: incarnation.number,
             next: link.next,
             ms: link.ms,
         };
@@ -105,16 +107,16 @@ impl Chains {
     }
 
     /// Reports whether these chains are at least as long as `others`, as far as they know: they may
-    /// have forgotten some runs when there were too many.
+    /// have forgotten some incarnations when there were too many.
     pub(super) fn reach(&self, others: &Self) -> bool {
-        let reaches = |(run, link): (&Incarnation, &Link)| {
-            self.0.get(run).is_some_and(|known| known.next >= link.next)
+        let reaches = |(incarnation, link): (&Incarnation, &Link)| {
+            self.0.get(incarnation).is_some_and(|known| known.next >= link.next)
         };
         others.0.len() < CHAINS_MAX && others.0.iter().all(reaches)
     }
 
-    /// Returns which commits of its run are missing before this one. Empty for a run that may have
-    /// been forgotten.
+    /// Returns which commits of its incarnation are missing before this one. Empty for an
+    /// incarnation that may have been forgotten.
     pub(super) fn lack_before(&self, commit: &Commit) -> Range<u64> {
         let known = self.0.len() < CHAINS_MAX || self.0.contains_key(&Incarnation::of(commit));
         let upto = if known { commit.sequence } else { 0 };
@@ -124,7 +126,7 @@ impl Chains {
     /// Encodes the chains, for the index.
     pub(super) fn encode(&self) -> Vec<u8> {
         let all: Vec<(Incarnation, Link)> =
-            self.0.iter().map(|(run, link)| (*run, *link)).collect();
+            self.0.iter().map(|(incarnation, link)| (*incarnation, *link)).collect();
         postcard::to_stdvec(&all).expect("numbers always encode")
     }
 
@@ -136,13 +138,14 @@ impl Chains {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
     use crate::stamp::Stamp;
 
-    fn commit(node: u64, sequence: u64) -> Commit {
+    /// Makes the commit with this number of an incarnation of this node.
+    pub(in crate::sync) fn commit(node: u64, sequence: u64) -> Commit {
         let node = NodeId(node);
         Commit {
             stamp: Stamp { ms: sequence, counter: 0, node },
@@ -177,10 +180,10 @@ mod tests {
             new.note(&commit(1, sequence));
         }
         new.note(&commit(2, 0));
-        assert!(new.reach(&old) && !old.reach(&new), "a run that is not known");
+        assert!(new.reach(&old) && !old.reach(&new), "an incarnation that is not known");
         old.note(&commit(2, 0));
         new.note(&commit(1, 3));
-        assert!(!old.reach(&new), "a run that is longer");
+        assert!(!old.reach(&new), "an incarnation that is longer");
         let again = Chains::of(&new.all());
         assert!(again.reach(&new) && new.reach(&again));
         assert_eq!(new.lack_before(&commit(1, 6)), 4..6);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_noticed_again_when_old_runs_are_forgotten() {
+    fn gaps_are_noticed_again_when_old_incarnations_are_forgotten() {
         let mut chains = Chains::default();
         for node in 0..CHAINS_MAX as u64 {
             chains.note(&commit(node, node));

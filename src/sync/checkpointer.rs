@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use self::bundler::Tail;
 use self::mover::Mover;
 use self::sweeper::OwnCheckpoint;
-use super::covers::{BundleItem, Covers, floor_ms, made_ms};
+use super::covers::{BundleItem, Covers, floor_ms, trusted_ms};
 use super::fetcher::Fetcher;
 use super::follower::Follower;
 use super::ledger::{Ledger, Snapshot};
@@ -215,14 +215,14 @@ impl Checkpointer {
         let latest = covers.checkpoints.first();
         let chain = covers.chain(latest.map_or(0, floor_ms));
         let covered_ms = chain.last().map_or(0, |last| last.upto_ms());
-        self.know(latest.map_or(0, made_ms), covered_ms);
+        self.know(latest.map_or(0, trusted_ms), covered_ms);
         if !self.is_due() || self.is_of_others(latest, &chain) {
             return Ok(());
         }
         let from_ms = chain.last().map_or(latest.map_or(0, floor_ms), |last| last.upto_ms());
         let mut tail = Tail::list(remote, ledger.clock(), from_ms).await?;
         let bytes = chain.iter().map(|one| one.item.size).sum::<u64>()
-            + tail.bytes_after(latest.map_or(0, made_ms));
+            + tail.bytes_after(latest.map_or(0, trusted_ms));
         let (count, _) = self.counted().unfolded;
         let pays = latest.is_none_or(|latest| latest.size <= bytes.saturating_mul(BYTES_TIMES));
         if self.is_old() || (count >= COMMITS_MAX && pays) {
@@ -305,7 +305,7 @@ impl Checkpointer {
     fn is_for_others(&self, latest: &LogItem) -> bool {
         let (remote, kept) = (&self.0.remote, self.0.ledger.reliance().kept_age());
         let shorter = remote.effective_expiry() != remote.kept_expiry();
-        shorter && !kept.is_late(made_ms(latest), self.0.ledger.now_ms())
+        shorter && !kept.is_late(trusted_ms(latest), self.0.ledger.now_ms())
     }
 
     /// Notes when the latest checkpoint was made, and up to when bundles continue from it.

@@ -79,11 +79,11 @@ impl Covers {
 /// is ahead nor a slow upload may make an old checkpoint the latest, so the earlier of both times
 /// counts.
 fn latest_first(items: &mut [LogItem]) {
-    items.sort_unstable_by_key(|item| std::cmp::Reverse((made_ms(item), item.name.clone())));
+    items.sort_unstable_by_key(|item| std::cmp::Reverse((trusted_ms(item), item.name.clone())));
 }
 
-/// Returns when a checkpoint was made.
-pub(super) fn made_ms(item: &LogItem) -> u64 {
+/// Returns from when a checkpoint counts: the earlier of the times in its name and in the list.
+pub(super) fn trusted_ms(item: &LogItem) -> u64 {
     keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms.min(item.stored_ms))
 }
 

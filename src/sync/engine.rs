@@ -13,7 +13,7 @@ use super::checkpointer::Checkpointer;
 use super::fetcher::Fetcher;
 use super::follower::Follower;
 use super::ledger::{Ledger, LedgerParts, Pending, PurgeMark, TOUCH_EVERY};
-use super::publisher::{DrainReport, Publisher};
+use super::publisher::{DrainOutcome, Publisher};
 use super::renewer::Renewer;
 use crate::clock;
 use crate::error::Result;
@@ -181,9 +181,9 @@ impl Engine {
     /// Returns when everything that was published before the call is remote, or after `limit`.
     /// Calls `progress` periodically. Without a publisher there is nothing to wait for. A
     /// checkpoint that is due is written within the same time, but is not part of the report.
-    pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainReport {
+    pub async fn drain(&self, limit: Duration, progress: impl FnMut(Pending)) -> DrainOutcome {
         let Some(publisher) = &self.publisher else {
-            return DrainReport { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
+            return DrainOutcome { complete: true, left: self.ledger.pending(), elapsed_ms: 0 };
         };
         send_touches_of(&self.ledger).await;
         let report = publisher.drain_with(limit, progress).await;

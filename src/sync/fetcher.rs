@@ -37,7 +37,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
 use crate::namespace::{BlobPlace, Commit, Location, Site};
-use crate::remote::{Class, Progress, Remote, decode_commit, decode_frame, is_throttled};
+use crate::remote::{ErrorClass, Progress, Remote, decode_commit, decode_frame, is_throttled};
 use crate::task;
 
 /// How many fetches run at once; the store has a limit of its own below.
@@ -81,7 +81,6 @@ struct Inner {
     troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
     lacking: Lacking,
-    quiet_lacking: Quiet,
     without_room: AtomicU64,
     /// When the kernel was last made to doubt its names, by the lost content.
     doubted: Mutex<HashMap<Digest, Duration>>,
@@ -96,7 +95,6 @@ impl Fetcher {
         let places = Semaphore::new(FETCHES_AT_ONCE);
         let unpacker = Unpacker::new(ledger.clone(), runtime.clone());
         let troubled = Troubled::new(ledger.clock().clone(), WAIT_MIN, WAIT_MAX);
-        let (quiet_newer, quiet_lacking) = (Quiet::default(), Quiet::default());
         Self(Arc::new(Inner {
             ledger,
             remote,
@@ -109,9 +107,8 @@ impl Fetcher {
             ahead: Ahead::default(),
             goes_on,
             troubled,
-            quiet_newer,
+            quiet_newer: Quiet::default(),
             lacking: Lacking::default(),
-            quiet_lacking,
             without_room: AtomicU64::new(0),
             doubted: Mutex::default(),
         }))
@@ -214,7 +211,7 @@ impl Inner {
             self.lacking.note(digest, clock.mono(), blobs.disk_free());
         }
         if is_full(&fetched)
-            && let Some(unsaid) = self.quiet_lacking.tell(clock)
+            && let Some(unsaid) = self.lacking.tell(clock)
         {
             let free_bytes = blobs.disk_free();
             tracing::warn!(
@@ -484,7 +481,7 @@ impl Inner {
     /// Notes whether an object is in trouble.
     fn note_trouble<T>(&self, name: &Arc<str>, got: Result<T>) -> Result<T> {
         match &got {
-            Err(error) if Class::of(error.kind()) == Class::Passing => {
+            Err(error) if ErrorClass::of(error.kind()) == ErrorClass::Passing => {
                 self.troubled.note(Arc::clone(name));
                 self.troubled.note_throttled(name, is_throttled(error));
             }
@@ -522,5 +519,5 @@ fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {
 /// Reports whether an error proves that the bytes are missing or wrong. All other errors only say
 /// that they cannot be read now.
 fn is_proof(error: &Error) -> bool {
-    Class::of(error.kind()) == Class::Proof
+    ErrorClass::of(error.kind()) == ErrorClass::Proof
 }

@@ -1,8 +1,8 @@
 //! The folded log: what is known of the log, and the one way to fold a commit of it.
 //!
-//! Owns the names of the folded commits, how far each run of each node has come, and which commits
-//! are missing. These three change together: a folded commit is in all of them. Must never count a
-//! commit as folded unless the namespace gets its changes in the same call.
+//! Owns the names of the folded commits, how far each incarnation of each node has come, and which
+//! commits are missing. These three change together: a folded commit is in all of them. Must never
+//! count a commit as folded unless the namespace gets its changes in the same call.
 
 use std::collections::HashSet;
 
@@ -61,7 +61,7 @@ impl FoldedLog {
     }
 
     /// Notes that a commit of the log is folded; returns false if it was before. Commits between
-    /// the last folded one of its run and this one are missing from now on.
+    /// the last folded one of its incarnation and this one are missing from now on.
     fn note(&mut self, commit: &Commit) -> bool {
         if !self.seen.insert(commit.stamp) {
             return false;
@@ -80,8 +80,8 @@ impl FoldedLog {
         self.chains.note(commit);
     }
 
-    /// Makes room for further runs, if there is none. Forgets runs whose last commit is so old that
-    /// no further one is expected.
+    /// Makes room for further incarnations, if there is none. Forgets those whose last commit is so
+    /// old that no further one is expected.
     pub(super) fn make_room(&mut self, is_silent: impl Fn(u64) -> bool) {
         self.chains.make_room(is_silent);
     }
@@ -155,7 +155,7 @@ impl FoldedLog {
         self.seen.clear();
     }
 
-    /// Returns how far each run has come.
+    /// Returns how far each incarnation has come.
     pub(super) fn chains(&self) -> &Chains {
         &self.chains
     }
@@ -165,7 +165,8 @@ impl FoldedLog {
         self.chains.is_empty()
     }
 
-    /// Reports whether a commit follows directly on the folded ones of its run, or is older.
+    /// Reports whether a commit follows directly on the folded ones of its incarnation, or is
+    /// older.
     pub(super) fn follows(&self, commit: &Commit) -> bool {
         self.chains.follows(commit)
     }

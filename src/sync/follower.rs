@@ -38,7 +38,7 @@ use super::versions::Versions;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::namespace::Commit;
-use crate::remote::{BundleName, Class, Progress, Remote, decode_commit_named, keys};
+use crate::remote::{BundleName, ErrorClass, Progress, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
@@ -472,19 +472,19 @@ impl Follower {
                 }
                 Err(error) => error,
             };
-            let got = match (Class::of(error.kind()), error.kind()) {
+            let got = match (ErrorClass::of(error.kind()), error.kind()) {
                 (_, Kind::NotFound) => CommitRead::Gone,
                 // It may have been a bad read.
-                (Class::Proof, _) if attempt < READ_TRIES => {
+                (ErrorClass::Proof, _) if attempt < READ_TRIES => {
                     attempt += 1;
                     clock::sleep(READ_WAIT).await;
                     continue;
                 }
-                (Class::Proof, _) => CommitRead::Unusable(Unusable::Damaged, error),
+                (ErrorClass::Proof, _) => CommitRead::Unusable(Unusable::Damaged, error),
                 (_, Kind::Invalid) => CommitRead::Unusable(Unusable::Unknown, error),
                 _ if self.0.freshness.is_down() => CommitRead::Later,
-                (Class::Passing, _) if !self.is_too_late(stamp) => CommitRead::Later,
-                (Class::Passing | Class::Refused, _) => CommitRead::Withheld(error),
+                (ErrorClass::Passing, _) if !self.is_too_late(stamp) => CommitRead::Later,
+                (ErrorClass::Passing | ErrorClass::Refused, _) => CommitRead::Withheld(error),
                 _ => CommitRead::Later,
             };
             return (stamp, got);

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use super::quiet::Quiet;
+use crate::clock::Clock;
 use crate::digest::Digest;
 
 /// The most contents that are remembered. Beyond that, those that may be retried soonest are
@@ -23,7 +25,10 @@ const MORE_BYTES: u64 = 1 << 20;
 
 /// The contents for which there was no room.
 #[derive(Debug, Default)]
-pub(super) struct Lacking(Mutex<HashMap<Digest, Lack>>);
+pub(super) struct Lacking {
+    known: Mutex<HashMap<Digest, Lack>>,
+    quiet: Quiet,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Lack {
@@ -37,14 +42,14 @@ impl Lacking {
     /// Reports whether fetching a content of `size` bytes is useless now, while the disk has `free`
     /// bytes.
     pub(super) fn is_in_vain(&self, digest: &Digest, size: u64, now: Duration, free: u64) -> bool {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let grown = |lack: &Lack| free > lack.free.saturating_add(size).saturating_add(MORE_BYTES);
         known.get(digest).is_some_and(|lack| now < lack.next && !grown(lack))
     }
 
     /// Notes that there was no room for a content.
     pub(super) fn note(&self, digest: Digest, now: Duration, free: u64) {
-        let mut known = self.0.lock();
+        let mut known = self.known.lock();
         if known.len() >= LACKING_MAX && !known.contains_key(&digest) {
             let first = known.iter().min_by_key(|(_, lack)| lack.next).map(|(digest, _)| *digest);
             first.map(|first| known.remove(&first));
@@ -54,9 +59,14 @@ impl Lacking {
         known.insert(digest, Lack { wait, next: now + wait, free });
     }
 
+    /// As [`Quiet::tell`], for the warning that there is no room.
+    pub(super) fn tell(&self, clock: &Clock) -> Option<u64> {
+        self.quiet.tell(clock)
+    }
+
     /// Notes that there was room.
     pub(super) fn clear(&self, digest: &Digest) {
-        self.0.lock().remove(digest);
+        self.known.lock().remove(digest);
     }
 }
 
@@ -85,7 +95,7 @@ mod tests {
         for n in 0..2 * LACKING_MAX {
             lacking.note(Digest::of(&n.to_le_bytes()), Duration::from_millis(n as u64), 0);
         }
-        assert_eq!(lacking.0.lock().len(), LACKING_MAX);
+        assert_eq!(lacking.known.lock().len(), LACKING_MAX);
         let last = Digest::of(&(2 * LACKING_MAX - 1).to_le_bytes());
         assert!(lacking.is_in_vain(&last, 0, Duration::from_millis(2 * LACKING_MAX as u64), 0));
     }

@@ -283,10 +283,10 @@ impl Ledger {
         self.0.signs.room()
     }
 
-    /// Returns the name of the first sequence of commits of this run; further sequences have the
-    /// numbers that follow.
-    pub(super) fn incarnation(&self) -> u64 {
-        self.0.identity.incarnation()
+    /// Returns the number of the first incarnation of this run; further ones have the numbers that
+    /// follow.
+    pub(super) fn first_incarnation(&self) -> u64 {
+        self.0.identity.first_incarnation()
     }
 
     /// Returns the node.

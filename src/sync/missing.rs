@@ -23,7 +23,7 @@ const MISSING_MAX: usize = 1024;
 pub(super) struct Missing {
     /// In the log, and unusable: damaged, or of a newer version.
     unusable: BTreeSet<Stamp>,
-    /// Not in the log when a later commit of their run was folded.
+    /// Not in the log when a later commit of their incarnation was folded.
     absent: BTreeSet<(Incarnation, u64)>,
     /// Whether there may be others of which nothing is known: too many, deleted from the log before
     /// they could be used, or in a checkpoint that could not be used.
@@ -64,14 +64,14 @@ impl Missing {
         }
     }
 
-    /// Notes commits of a run that were absent when a later one of the run was folded.
-    pub(super) fn note_absent(&mut self, run: Incarnation, sequences: Range<u64>) {
+    /// Notes commits of an incarnation that were absent when a later one of it was folded.
+    pub(super) fn note_absent(&mut self, incarnation: Incarnation, sequences: Range<u64>) {
         for sequence in sequences {
             if !self.has_room() {
                 self.others = true;
                 return;
             }
-            self.absent.insert((run, sequence));
+            self.absent.insert((incarnation, sequence));
         }
     }
 
@@ -111,24 +111,8 @@ impl Missing {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
+    use super::super::chains::tests::commit;
     use super::*;
-    use crate::stamp::NodeId;
-
-    fn commit(node: u64, sequence: u64) -> Commit {
-        let node = NodeId(node);
-        Commit {
-            stamp: Stamp { ms: sequence, counter: 0, node },
-            node,
-            incarnation: 1,
-            sequence,
-            packs: Vec::new(),
-            blobs: Vec::new(),
-            changes: Vec::new(),
-            extensions: BTreeMap::new(),
-        }
-    }
 
     #[test]
     fn a_missing_commit_is_no_longer_missing_once_it_came() {

@@ -54,7 +54,7 @@ pub use ledger::{
     HOLD_MAX, HoldToken, Ledger, LedgerParts, Moved, Pending, RECORD_CHANGES_MAX, SetAside,
     Traffic, Turn, Written, known_of_index,
 };
-pub use publisher::{DrainReport, Publisher};
+pub use publisher::{DrainOutcome, Publisher};
 pub use renewer::Renewer;
 pub use room::{Demand, FULL_WAIT, PENDING_BYTES_MAX, PENDING_RECORDS_MAX, Room, Slowed};
 pub use times::LOG_GRACE;

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::backoff::Backoff;
 use crate::clock;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{Class, Health, Progress, Remote};
+use crate::remote::{ErrorClass, Health, Progress, Remote};
 
 /// The shortest and the longest wait between two requests that a program waits for.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(100);
@@ -23,7 +23,7 @@ const BROKEN_MAX: u32 = 4;
 
 /// Reports whether a retry is worthwhile: the trouble may pass, and the store answers.
 pub(super) fn may_pass(remote: &Remote, error: &Error) -> bool {
-    Class::of(error.kind()) == Class::Passing && remote.health() == Health::Up
+    ErrorClass::of(error.kind()) == ErrorClass::Passing && remote.health() == Health::Up
 }
 
 /// Repeats a request until it succeeds, the trouble is of a kind that does not pass, or nothing has

@@ -57,7 +57,7 @@ const TICK_MAX: Duration = Duration::from_millis(250);
 /// less, nodes that write the same contents agree about smaller batches and upload more copies.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// After this long without a commit, or half of the age if that is shorter, the next commit begins
-/// a new run.
+/// a new incarnation.
 const SILENT_MAX: Duration = Duration::from_hours(24);
 /// How long a drain waits until its remote commits are announced, and how long the end of a claim
 /// waits for that.
@@ -68,7 +68,7 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// The outcome of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct DrainReport {
+pub struct DrainOutcome {
     /// Whether everything that was published before the drain is remote. False if the store refuses
     /// some of it.
     pub complete: bool,
@@ -92,25 +92,25 @@ struct Inner {
     follower: Follower,
     pace: Pace,
     pack_bytes: u64,
-    run: Mutex<CommitSequence>,
+    incarnation: Mutex<OwnIncarnation>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
     /// Drains in progress; batches are not delayed while there are any.
     hurried: AtomicUsize,
 }
 
-/// A sequence of commits without gaps.
+/// An incarnation of this node: a sequence of commits without gaps.
 #[derive(Debug, Clone, Copy)]
-struct CommitSequence {
-    /// The first sequence of a process has a random number, and each further one the next number.
-    incarnation: u64,
-    /// The number of the next commit.
-    sequence: u64,
+struct OwnIncarnation {
+    /// The first one of a process has a random number, and each further one the next number.
+    number: u64,
+    /// The sequence number of the next commit.
+    next: u64,
 }
 
-impl CommitSequence {
-    fn new(incarnation: u64) -> Self {
-        Self { incarnation, sequence: 0 }
+impl OwnIncarnation {
+    fn new(number: u64) -> Self {
+        Self { number, next: 0 }
     }
 }
 
@@ -126,7 +126,7 @@ impl Publisher {
     ) -> Self {
         let remote = remote.background();
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
-        let run = Mutex::new(CommitSequence::new(ledger.incarnation()));
+        let incarnation = Mutex::new(OwnIncarnation::new(ledger.first_incarnation()));
         let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
         let pace = Pace::new(delay);
         let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
@@ -140,7 +140,7 @@ impl Publisher {
             follower,
             pace,
             pack_bytes,
-            run,
+            incarnation,
             last,
             hurried,
         }))
@@ -168,7 +168,7 @@ impl Publisher {
     }
 
     /// Returns when everything that was published before the call is remote, or after `limit`.
-    pub async fn drain(&self, limit: Duration) -> DrainReport {
+    pub async fn drain(&self, limit: Duration) -> DrainOutcome {
         self.drain_with(limit, |_| ()).await
     }
 
@@ -177,7 +177,7 @@ impl Publisher {
         &self,
         limit: Duration,
         mut progress: impl FnMut(Pending),
-    ) -> DrainReport {
+    ) -> DrainOutcome {
         let ledger = &self.0.ledger;
         let (target, began) = (ledger.last(), ledger.clock().mono());
         let _hurry = Hurry::new(&self.0);
@@ -198,7 +198,7 @@ impl Publisher {
         // Saves work for the next start, which repeats whatever fails here.
         ledger.save_behind().await;
         let elapsed = ledger.clock().mono().saturating_sub(began);
-        DrainReport { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
+        DrainOutcome { complete, left: ledger.pending(), elapsed_ms: elapsed.as_millis() as u64 }
     }
 
     /// Reports whether an upload waits because the store throttles.
@@ -280,7 +280,7 @@ impl Publisher {
         let Uploaded { batch, mut locations, claim, .. } = uploaded;
         let landed: Vec<Digest> = locations.iter().map(|(digest, _)| *digest).collect();
         if let Some(commit) = &commit {
-            self.0.run.lock().sequence += 1;
+            self.0.incarnation.lock().next += 1;
             *self.0.last.lock() = Some(ledger.clock().mono());
             locations.extend(inline_locations(commit));
             tracing::debug!(
@@ -341,17 +341,17 @@ impl Publisher {
         uploaded
     }
 
-    /// Returns the run of the next commit. This is a new run after a long silence: other nodes may
-    /// have forgotten the one before.
-    fn run(&self) -> CommitSequence {
-        let Inner { ledger, last, run, .. } = &*self.0;
+    /// Returns the incarnation of the next commit. This is a new one after a long silence: other
+    /// nodes may have forgotten the one before.
+    fn incarnation(&self) -> OwnIncarnation {
+        let Inner { ledger, last, incarnation, .. } = &*self.0;
         let half = ledger.reliance().kept_age().limit().map_or(SILENT_MAX, |limit| limit / 2);
         let silent = last.lock().map(|at| ledger.clock().mono().saturating_sub(at));
-        let mut run = run.lock();
-        if run.sequence > 0 && silent.is_some_and(|silent| silent > half.min(SILENT_MAX)) {
-            *run = CommitSequence::new(run.incarnation.wrapping_add(1));
+        let mut incarnation = incarnation.lock();
+        if incarnation.next > 0 && silent.is_some_and(|silent| silent > half.min(SILENT_MAX)) {
+            *incarnation = OwnIncarnation::new(incarnation.number.wrapping_add(1));
         }
-        *run
+        *incarnation
     }
 
     /// Makes the commit of a batch; `None` if it is empty.
@@ -365,7 +365,7 @@ impl Publisher {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
         let stamp = self.0.ledger.name_stamp();
-        let CommitSequence { incarnation, sequence } = self.run();
+        let OwnIncarnation { number: incarnation, next: sequence } = self.incarnation();
         Some(Commit {
             stamp,
             node: stamp.node,

@@ -144,8 +144,8 @@ impl Uploader {
             futures::join!(packs.collect(), objects.collect(), inline);
         let mut uploaded =
             Announcement { packs: Vec::new(), blobs: Vec::new(), locations: Vec::new() };
-        for stored in packs.into_iter().chain(objects) {
-            uploaded.add_stored(stored);
+        for outcome in packs.into_iter().chain(objects) {
+            uploaded.add_stored(outcome);
         }
         let stored_ms = self.ledger.storing_ms(inline.iter().map(|one| &one.0));
         for (digest, bytes) in inline {
@@ -517,8 +517,8 @@ struct Announcement {
 }
 
 impl Announcement {
-    fn add_stored(&mut self, stored: PutOutcome) {
-        match stored {
+    fn add_stored(&mut self, outcome: PutOutcome) {
+        match outcome {
             PutOutcome::Pack { name, stored_ms, members } => {
                 let pack = self.packs.len() as u32;
                 let shared: Arc<str> = Arc::from(name.as_str());

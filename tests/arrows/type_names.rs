@@ -14,18 +14,7 @@ const CUSTOM: [&str; 2] = ["Inner", "State"];
 const KEYWORDS: [&str; 4] = ["enum", "struct", "trait", "type"];
 
 /// The names that are used more than once. This list may only shrink.
-pub(crate) const KNOWN: &[&str] = &[
-    "Bytes",
-    "Class",
-    "DrainReport",
-    "Entry",
-    "Figures",
-    "Health",
-    "Opened",
-    "Progress",
-    "Touch",
-    "Version",
-];
+pub(crate) const KNOWN: &[&str] = &[];
 
 /// Returns the names of types that more than one file defines, with these files; sources are given by path and text.
 pub(crate) fn repeated(sources: &[(String, String)]) -> BTreeMap<String, BTreeSet<String>> {

@@ -115,11 +115,8 @@ fn quoted(path: &Path) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::path;
     use crate::namespace::Profiles;
-
-    fn path(text: &str) -> TreePath {
-        text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("name"))
-    }
 
     fn plan(from: &str, to: &str, place: TreePath) -> CopyPlan {
         CopyPlan {

@@ -97,7 +97,7 @@ pub(super) struct CopyPace {
 #[derive(Debug)]
 pub(super) struct Begun<'a> {
     pace: &'a CopyPace,
-    weight: UnitCost,
+    cost: UnitCost,
 }
 
 impl CopyPace {
@@ -109,20 +109,20 @@ impl CopyPace {
     }
 
     /// Adds the cost of an earlier copy of the same user, and how long ago that ended.
-    pub(super) fn count_earlier(&self, (weight, ago): (UnitCost, Duration)) {
+    pub(super) fn count_earlier(&self, (cost, ago): (UnitCost, Duration)) {
         let until = self.clock.mono() + COUNTS_FOR.saturating_sub(ago);
         let mut counted = self.counted.lock();
-        counted.all = counted.all.plus(weight);
-        counted.ended.push_front((until, weight));
+        counted.all = counted.all.plus(cost);
+        counted.ended.push_front((until, cost));
     }
 
     /// Returns the cost of the units of the last seconds.
-    pub(super) fn weight(&self) -> UnitCost {
+    pub(super) fn cost(&self) -> UnitCost {
         self.counted.lock().all
     }
 
     /// Waits until one more unit fits, or `stopped` returns true.
-    pub(super) fn begin(&self, weight: UnitCost, stopped: impl Fn() -> bool) -> Begun<'_> {
+    pub(super) fn begin(&self, cost: UnitCost, stopped: impl Fn() -> bool) -> Begun<'_> {
         let mut counted = self.counted.lock();
         loop {
             let now = self.clock.mono();
@@ -132,10 +132,10 @@ impl CopyPace {
                 counted.ended.pop_front();
                 counted.all = counted.all.minus(old);
             }
-            let all = counted.all.plus(weight);
+            let all = counted.all.plus(cost);
             if all.fits(self.limit) || counted.all == UnitCost::default() || stopped() {
                 counted.all = all;
-                return Begun { pace: self, weight };
+                return Begun { pace: self, cost };
             }
             self.less.wait_for(&mut counted, LOOK_EVERY);
         }
@@ -145,7 +145,7 @@ impl CopyPace {
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
         let until = self.pace.clock.mono() + COUNTS_FOR;
-        self.pace.counted.lock().ended.push_back((until, self.weight));
+        self.pace.counted.lock().ended.push_back((until, self.cost));
         self.pace.less.notify_all();
     }
 }

@@ -11,7 +11,7 @@ use super::turn::ImportTurn;
 use super::{CopyPlan, Way, copy};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::json::json_pretty;
-use crate::cli::output::{Progress, count, data, note, time};
+use crate::cli::output::{ProgressLine, count, data, note, time};
 use crate::config::ByteSize;
 
 /// The interval between progress messages where stderr is not a terminal.
@@ -25,7 +25,7 @@ pub(in crate::cli) fn copy_and_tell(
     json: bool,
 ) -> Outcome<()> {
     let way = plan.way;
-    let mut progress = Progress::telling_every(TOLD_EVERY);
+    let mut progress = ProgressLine::telling_every(TOLD_EVERY);
     let copied = copy(plan, trees, turn, |report| progress.say(|| so_far(way, report)));
     drop(progress);
     let report =

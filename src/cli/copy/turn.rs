@@ -88,9 +88,9 @@ impl ImportTurn {
     }
 
     /// Records the cost of an import as if it ended now.
-    pub(super) fn note(&self, weight: UnitCost) {
+    pub(super) fn note(&self, cost: UnitCost) {
         // If that fails, the next import counts what was recorded before.
-        let text = format!("{:<width$}", weight.to_string(), width = TEXT_BYTES_MAX as usize - 1);
+        let text = format!("{:<width$}", cost.to_string(), width = TEXT_BYTES_MAX as usize - 1);
         self.file.write_all_at(text.as_bytes(), 0).ok();
     }
 }
@@ -102,21 +102,20 @@ fn earlier(file: &File, clock: &Clock) -> std::io::Result<(UnitCost, Duration)> 
     }
     let mut text = String::new();
     let read = file.take(TEXT_BYTES_MAX).read_to_string(&mut text);
-    let weight = read.ok().and_then(|_| UnitCost::parse(&text)).unwrap_or_else(UnitCost::most);
+    let cost = read.ok().and_then(|_| UnitCost::parse(&text)).unwrap_or_else(UnitCost::most);
     let written = Duration::new(about.mtime().unsigned_abs(), about.mtime_nsec() as u32);
-    Ok((weight, clock.wall().saturating_sub(written)))
+    Ok((cost, clock.wall().saturating_sub(written)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::around_runtime_dir;
 
     #[test]
     fn the_next_import_learns_what_the_last_one_has_left() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let variable = ("HEARTHFS_RUNTIME_DIR".into(), dir.path().join("run").into());
-        let uid = rustix::process::geteuid().as_raw();
-        let around = Surroundings { variables: [variable].into(), uid, current_dir: "/".into() };
+        let around = around_runtime_dir(&dir.path().join("run"));
         let take = |device| {
             ImportTurn::take(&around, device)
                 .expect("its turn")
@@ -140,8 +139,7 @@ mod tests {
             UnitCost::most(),
             "what cannot be read is the most there can be"
         );
-        let uid = uid + 1;
-        let others = Surroundings { uid, ..around };
+        let others = Surroundings { uid: around.uid + 1, ..around };
         assert!(
             ImportTurn::take(&others, 7).expect("no failure").is_none(),
             "not a directory of theirs"

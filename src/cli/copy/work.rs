@@ -83,7 +83,7 @@ pub(super) fn copy(
     })?);
     let note = |pace: &CopyPace| {
         if let Some(turn) = turn {
-            turn.note(pace.weight());
+            turn.note(pace.cost());
         }
     };
     while ended.recv_timeout(SHOWN_EVERY) == Err(RecvTimeoutError::Timeout) {

@@ -24,7 +24,7 @@ pub(super) struct Row([String; 8]);
 
 impl Row {
     /// Asks a node for its counts.
-    pub(super) fn of(node: &DemoNode<'_>, seen: &ClientRun) -> Outcome<Self> {
+    pub(super) fn of(node: &DemoNode<'_>, run: &ClientRun) -> Outcome<Self> {
         let status = node.status(&Stop::never())?;
         let counters = &status["counters"];
         let fetched = counters["fetched"].as_u64();
@@ -41,9 +41,9 @@ impl Row {
             .map_err(|error| Failure::failed(format!("cannot list {}: {error}", node.name)))?;
         Ok(Self([
             node.name.to_owned(),
-            format!("{:.2}", seen.seconds),
-            seen.hits.to_string(),
-            seen.misses.to_string(),
+            format!("{:.2}", run.seconds),
+            run.hits.to_string(),
+            run.misses.to_string(),
             files.to_string(),
             bytes.to_string(),
             fetched.to_string(),

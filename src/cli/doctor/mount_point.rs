@@ -199,7 +199,7 @@ mod tests {
 
     use super::super::finding::Verdict;
     use super::*;
-    use crate::control::Health;
+    use crate::control::HealthReport;
 
     fn set_mode(dir: &Path, mode: u32) {
         std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode)).expect("chmod");
@@ -241,7 +241,8 @@ mod tests {
         let mut status = Status { version: env!("CARGO_PKG_VERSION").into(), ..Status::default() };
         assert!(daemon(&status).iter().all(|finding| finding.result == Verdict::Ok));
         status.version = "0.0.1".into();
-        status.health = Some(Health { last_error: Some("gone".into()), ..Health::default() });
+        status.health =
+            Some(HealthReport { last_error: Some("gone".into()), ..HealthReport::default() });
         status.local.disk_full = true;
         let all = daemon(&status);
         let verdicts: Vec<Verdict> = all.iter().map(|finding| finding.result).collect();

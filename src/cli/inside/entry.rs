@@ -19,7 +19,7 @@ const FACTS_BYTES_MAX: usize = 16 << 10;
 
 /// An entry of a directory.
 #[derive(Debug)]
-pub(in crate::cli) struct Entry {
+pub(in crate::cli) struct SeenEntry {
     /// The kernel's attributes.
     pub(in crate::cli) stat: Stat,
     /// The daemon's facts, if the caller may have them.
@@ -40,7 +40,7 @@ impl Silence {
     }
 }
 
-impl Entry {
+impl SeenEntry {
     /// Reads a name in an open directory; follows no link.
     pub(in crate::cli) fn look(dir: &OwnedFd, name: &OsStr, silence: &Silence) -> io::Result<Self> {
         let stat = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::control::{Backlog, BusyEntry, BusyReport, Health, Status};
+use crate::control::{Backlog, BusyEntry, BusyReport, HealthReport, Status};
 
 /// One sample of a mount.
 #[derive(Clone, Debug)]
@@ -79,8 +79,8 @@ impl Rates {
         let asked = hits + misses;
         let (up, trouble) = match &status.health {
             None => (None, None),
-            Some(Health { up: true, .. }) => (Some(true), None),
-            Some(Health { last_error, .. }) => (Some(false), last_error.clone()),
+            Some(HealthReport { up: true, .. }) => (Some(true), None),
+            Some(HealthReport { last_error, .. }) => (Some(false), last_error.clone()),
         };
         Self {
             mount_point: status.mount_point.clone(),
@@ -155,12 +155,12 @@ mod tests {
 
     #[test]
     fn figures_are_those_of_the_interval() {
-        let figures = Rates::between(&look(10, 100, 50), &look(12, 130, 60));
-        assert_eq!((figures.hits, figures.misses, figures.hit_ratio), (30, 10, Some(0.75)));
-        assert_eq!((figures.seconds, figures.rate(30)), (2.0, 15.0));
-        assert_eq!(figures.requests, [("get".to_owned(), 30)].into());
+        let rates = Rates::between(&look(10, 100, 50), &look(12, 130, 60));
+        assert_eq!((rates.hits, rates.misses, rates.hit_ratio), (30, 10, Some(0.75)));
+        assert_eq!((rates.seconds, rates.rate(30)), (2.0, 15.0));
+        assert_eq!(rates.requests, [("get".to_owned(), 30)].into());
         let client = ClientRates { name: "jax".into(), hits: 30, misses: 10 };
-        assert_eq!(figures.clients, Some(vec![client]));
+        assert_eq!(rates.clients, Some(vec![client]));
         let idle = Rates::between(&look(10, 100, 50), &look(10, 100, 50));
         assert_eq!((idle.hit_ratio, idle.rate(3), idle.requests.len()), (None, 0.0, 0));
     }
@@ -170,8 +170,8 @@ mod tests {
         let mut later = look(12, 7, 1);
         later.status.started_ms = 6;
         later.busy = None;
-        let figures = Rates::between(&look(10, 100, 50), &later);
-        assert_eq!((figures.hits, figures.misses), (7, 1));
-        assert_eq!((figures.clients, figures.busiest), (None, None));
+        let rates = Rates::between(&look(10, 100, 50), &later);
+        assert_eq!((rates.hits, rates.misses), (7, 1));
+        assert_eq!((rates.clients, rates.busiest), (None, None));
     }
 }

@@ -46,13 +46,13 @@ struct PageLine {
 }
 
 /// Draws the page. `curve` has the hits per second of the last intervals, the latest last.
-pub(super) fn draw(frame: &mut Frame<'_>, figures: &Rates, curve: &[u64], colour: bool) {
+pub(super) fn draw(frame: &mut Frame<'_>, rates: &Rates, curve: &[u64], colour: bool) {
     let area = frame.area();
     let has_curve = area.width >= CURVE_COLUMNS_MIN && area.height >= CURVE_ROWS_MIN;
     let columns = usize::from(area.width);
-    let top: Vec<PageLine> = summary(figures).iter().flat_map(|row| fitted(row, columns)).collect();
+    let top: Vec<PageLine> = summary(rates).iter().flat_map(|row| fitted(row, columns)).collect();
     let below_top: Vec<PageLine> =
-        tables(figures, columns).iter().flat_map(|row| fitted(row, columns)).collect();
+        tables(rates, columns).iter().flat_map(|row| fitted(row, columns)).collect();
     let heights = [top.len() as u16, if has_curve { CURVE_ROWS + 1 } else { 0 }];
     let [above, middle, below] = Layout::vertical([
         Constraint::Length(heights[0]),
@@ -142,20 +142,20 @@ fn line(row: &PageLine) -> String {
 }
 
 /// Writes the page as text.
-pub(super) fn plain(figures: &Rates) -> String {
-    let rows = summary(figures).into_iter().chain(tables(figures, usize::MAX));
+pub(super) fn plain(rates: &Rates) -> String {
+    let rows = summary(rates).into_iter().chain(tables(rates, usize::MAX));
     rows.map(|row| line(&row).trim_end().to_owned() + "\n").collect()
 }
 
 /// Describes the state.
-fn summary(figures: &Rates) -> Vec<PageLine> {
+fn summary(rates: &Rates) -> Vec<PageLine> {
     let mut rows = Vec::new();
     let mut row = |name, text, tone| rows.push(PageLine { name, text, tone });
     let human = |bytes| ByteSize(bytes).human();
-    let each = |number| per_second(figures.rate(number));
-    let bytes_each = |bytes| format!("{}/s", human(figures.rate(bytes) as u64));
-    row("", printed(figures.mount_point.as_bytes()), Tone::Head);
-    match (figures.up, &figures.trouble) {
+    let each = |number| per_second(rates.rate(number));
+    let bytes_each = |bytes| format!("{}/s", human(rates.rate(bytes) as u64));
+    row("", printed(rates.mount_point.as_bytes()), Tone::Head);
+    match (rates.up, &rates.trouble) {
         (None, _) => row("remote", "none".to_owned(), Tone::Plain),
         (Some(true), _) => row("remote", "up".to_owned(), Tone::Good),
         (Some(false), why) => {
@@ -163,17 +163,17 @@ fn summary(figures: &Rates) -> Vec<PageLine> {
             row("remote", format!("DOWN: {}", printed(why.as_bytes())), Tone::Bad);
         }
     }
-    let ratio = figures.hit_ratio.map(|ratio| format!(", {:.0}%", ratio * 100.0));
-    row("hits", each(figures.hits) + &ratio.unwrap_or_default(), Tone::Plain);
-    row("misses", each(figures.misses), Tone::Plain);
+    let ratio = rates.hit_ratio.map(|ratio| format!(", {:.0}%", ratio * 100.0));
+    row("hits", each(rates.hits) + &ratio.unwrap_or_default(), Tone::Plain);
+    row("misses", each(rates.misses), Tone::Plain);
     for (name, number, bytes) in [
-        ("fetched", figures.fetched, figures.fetched_bytes),
-        ("published", figures.published, figures.published_bytes),
-        ("uploaded", figures.uploaded, figures.uploaded_bytes),
+        ("fetched", rates.fetched, rates.fetched_bytes),
+        ("published", rates.published, rates.published_bytes),
+        ("uploaded", rates.uploaded, rates.uploaded_bytes),
     ] {
         row(name, format!("{}, {}", each(number), bytes_each(bytes)), Tone::Plain);
     }
-    let backlog = &figures.backlog;
+    let backlog = &rates.backlog;
     let (left, tone) = match backlog.records {
         0 => ("none".to_owned(), Tone::Plain),
         records => {
@@ -183,18 +183,18 @@ fn summary(figures: &Rates) -> Vec<PageLine> {
         }
     };
     row("backlog", left, tone);
-    let (used, limit) = (human(figures.cache_bytes), human(figures.cache_limit_bytes));
+    let (used, limit) = (human(rates.cache_bytes), human(rates.cache_limit_bytes));
     row("cache", format!("{used} of {limit}"), Tone::Plain);
-    row("entries", figures.entries.to_string(), Tone::Plain);
-    row("requests", kinds(figures, &figures.requests), Tone::Plain);
-    row("calls", kinds(figures, &figures.calls), Tone::Plain);
+    row("entries", rates.entries.to_string(), Tone::Plain);
+    row("requests", kinds(rates, &rates.requests), Tone::Plain);
+    row("calls", kinds(rates, &rates.calls), Tone::Plain);
     rows
 }
 
 /// The tables of clients and of the busiest entries. If a path does not fit, its last name is shown.
-fn tables(figures: &Rates, columns: usize) -> Vec<PageLine> {
+fn tables(rates: &Rates, columns: usize) -> Vec<PageLine> {
     let mut rows = vec![blank()];
-    let (Some(clients), Some(busiest)) = (&figures.clients, &figures.busiest) else {
+    let (Some(clients), Some(busiest)) = (&rates.clients, &rates.busiest) else {
         let text = "clients and entries are not told: the daemon is of an older version";
         rows.push(PageLine { name: "note", text: text.to_owned(), tone: Tone::Plain });
         return rows;
@@ -202,7 +202,7 @@ fn tables(figures: &Rates, columns: usize) -> Vec<PageLine> {
     let mut row = |text: String, tone| rows.push(PageLine { name: "", text, tone });
     row(format!("{:>6} {:>6} CLIENT", "HITS/S", "MISS/S"), Tone::Head);
     for client in clients.iter().take(ROWS_MAX) {
-        let (hits, misses) = (figures.rate(client.hits), figures.rate(client.misses));
+        let (hits, misses) = (rates.rate(client.hits), rates.rate(client.misses));
         let name = printed(client.name.as_bytes());
         row(format!("{hits:>6.1} {misses:>6.1} {name}"), Tone::Plain);
     }
@@ -228,11 +228,11 @@ fn per_second(rate: f64) -> String {
 }
 
 /// Names the most frequent kinds.
-fn kinds(figures: &Rates, all: &BTreeMap<String, u64>) -> String {
+fn kinds(rates: &Rates, all: &BTreeMap<String, u64>) -> String {
     let mut sorted: Vec<_> = all.iter().collect();
     sorted.sort_by(|a, b| b.1.cmp(a.1).then_with(|| a.0.cmp(b.0)));
     let text = |(name, number): &(&String, &u64)| {
-        format!("{} {}", printed(name.as_bytes()), per_second(figures.rate(**number)))
+        format!("{} {}", printed(name.as_bytes()), per_second(rates.rate(**number)))
     };
     let parts: Vec<String> = sorted.iter().take(KINDS_MAX).map(text).collect();
     if parts.is_empty() { "none".to_owned() } else { parts.join(", ") }
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
     use crate::control::{Backlog, BusyEntry};
 
-    fn figures() -> Rates {
+    fn rates() -> Rates {
         Rates {
             mount_point: "/mnt/\u{1b}cache".into(),
             seconds: 2.0,
@@ -293,16 +293,16 @@ mod tests {
             \n \
             OPENS ENTRY\n     \
             7 jax/\\x1bone\n";
-        assert_eq!(plain(&figures()), wanted);
-        let silent = Rates { clients: None, busiest: None, up: None, ..figures() };
+        assert_eq!(plain(&rates()), wanted);
+        let silent = Rates { clients: None, busiest: None, up: None, ..rates() };
         let text = plain(&silent);
         assert!(text.contains("remote    none\n") && text.contains("older version"), "{text}");
     }
 
-    fn drawn(columns: u16, rows: u16, figures: &Rates, colour: bool) -> Terminal<TestBackend> {
+    fn drawn(columns: u16, rows: u16, rates: &Rates, colour: bool) -> Terminal<TestBackend> {
         let mut terminal = Terminal::new(TestBackend::new(columns, rows)).expect("a terminal");
         let curve: Vec<u64> = (0..500).collect();
-        terminal.draw(|frame| draw(frame, figures, &curve, colour)).expect("drawn");
+        terminal.draw(|frame| draw(frame, rates, &curve, colour)).expect("drawn");
         terminal
     }
 
@@ -314,11 +314,11 @@ mod tests {
     fn any_size_will_do() {
         for columns in [1, 2, 9, 19, 20, 30, 80, 400] {
             for rows in [1, 2, 5, 23, 24, 60] {
-                drawn(columns, rows, &figures(), true);
-                drawn(columns, rows, &Rates { clients: None, ..figures() }, false);
+                drawn(columns, rows, &rates(), true);
+                drawn(columns, rows, &Rates { clients: None, ..rates() }, false);
             }
         }
-        let narrow = text(&drawn(20, 24, &figures(), true));
+        let narrow = text(&drawn(20, 24, &rates(), true));
         for part in [
             "\"hits      150/s, 75%\"",
             "\"remote    DOWN:     \"\n\"  status 403        \"",
@@ -330,16 +330,16 @@ mod tests {
         }
         let path = "triton/0123456789abcdef/__grp__add_kernel.json".to_owned();
         let busiest = Some(vec![BusyEntry { path: path.clone(), opens: 7 }]);
-        let entry = Rates { busiest, up: Some(true), ..figures() };
+        let entry = Rates { busiest, up: Some(true), ..rates() };
         let narrow = text(&drawn(20, 24, &entry, true));
         assert!(narrow.contains("\"     7 __grp__add_k\u{2026}\""), "{narrow}");
         assert!(text(&drawn(80, 30, &entry, true)).contains(&path));
         let silent = text(&drawn(20, 24, &Rates { clients: None, ..entry }, true));
         assert!(silent.contains("older version"), "{silent}");
         let many = (0..5).map(|k| BusyEntry { path: format!("jax/e{k}"), opens: 7 }).collect();
-        let usual = text(&drawn(80, 24, &Rates { busiest: Some(many), ..figures() }, true));
+        let usual = text(&drawn(80, 24, &Rates { busiest: Some(many), ..rates() }, true));
         assert!(usual.contains("jax/e4") && !usual.contains("the latest"), "{usual}");
-        let wide = text(&drawn(80, 40, &figures(), true));
+        let wide = text(&drawn(80, 40, &rates(), true));
         for part in ["oldest 0.4 s", "hits/s, the latest", "\u{2588}", "150.0   49.5 jax"] {
             assert!(wide.contains(part), "`{part}` is not in:\n{wide}");
         }
@@ -349,7 +349,7 @@ mod tests {
     #[test]
     fn colours_come_only_where_they_are_wanted() {
         let coloured = |colour| {
-            let terminal = drawn(80, 40, &figures(), colour);
+            let terminal = drawn(80, 40, &rates(), colour);
             let cells = terminal.backend().buffer().content.iter();
             cells.filter(|cell| cell.fg != Color::Reset || cell.bg != Color::Reset).count()
         };

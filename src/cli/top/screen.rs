@@ -66,11 +66,11 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
     let mut before = mount.look().await?;
     let failed = |error| Failure::failed(format!("show a page on the terminal: {error}"));
     let mut screen = Screen(ratatui::try_init().map_err(failed)?);
-    let mut figures = Rates::between(&before, &before);
+    let mut rates = Rates::between(&before, &before);
     let (clock, mut curve) = (&mount.clock, Vec::new());
     let mut left = command.count;
     loop {
-        screen.0.draw(|frame| page::draw(frame, &figures, &curve, colour)).map_err(failed)?;
+        screen.0.draw(|frame| page::draw(frame, &rates, &curve, colour)).map_err(failed)?;
         if left == Some(0) {
             return Ok(());
         }
@@ -86,7 +86,7 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
                 PageAction::Redraw => {
                     screen
                         .0
-                        .draw(|frame| page::draw(frame, &figures, &curve, colour))
+                        .draw(|frame| page::draw(frame, &rates, &curve, colour))
                         .map_err(failed)?;
                 }
                 PageAction::Quit => return Ok(()),
@@ -96,9 +96,9 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
             now = mount.look() => now?,
             () = signals.come() => return Ok(()),
         };
-        figures = Rates::between(&before, &now);
+        rates = Rates::between(&before, &now);
         before = now;
-        curve.push(figures.rate(figures.hits) as u64);
+        curve.push(rates.rate(rates.hits) as u64);
         if curve.len() > CURVE_MAX {
             curve.remove(0);
         }
@@ -108,15 +108,15 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
 
 /// Reads the typed keys.
 fn keys() -> std::io::Result<PageAction> {
-    let mut wish = PageAction::Nothing;
+    let mut action = PageAction::Nothing;
     while poll(Duration::ZERO)? {
         match wish_of(&read()?) {
             PageAction::Quit => return Ok(PageAction::Quit),
-            PageAction::Redraw => wish = PageAction::Redraw,
+            PageAction::Redraw => action = PageAction::Redraw,
             PageAction::Nothing => {}
         }
     }
-    Ok(wish)
+    Ok(action)
 }
 
 fn wish_of(event: &Event) -> PageAction {
@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn what_ends_the_page() {
         let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
-        for (event, wish) in [
+        for (event, action) in [
             (key(KeyCode::Char('q'), KeyModifiers::NONE), PageAction::Quit),
             (key(KeyCode::Esc, KeyModifiers::NONE), PageAction::Quit),
             (key(KeyCode::Char('c'), KeyModifiers::CONTROL), PageAction::Quit),
@@ -151,7 +151,7 @@ mod tests {
             (Event::Resize(20, 10), PageAction::Redraw),
             (Event::FocusLost, PageAction::Nothing),
         ] {
-            assert_eq!(wish_of(&event), wish, "{event:?}");
+            assert_eq!(wish_of(&event), action, "{event:?}");
         }
     }
 }

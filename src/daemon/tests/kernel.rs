@@ -25,7 +25,7 @@ use crate::config::Settings;
 use crate::daemon::build::{self, Rooms};
 use crate::digest::Digest;
 use crate::local::State;
-use crate::name::TreePath;
+use crate::name::{TreePath, path as tree_path};
 use crate::namespace::{Attrs, Change, Commit, Entry, EntryKind, Op, Time};
 use crate::remote::keys;
 use crate::stamp::{NodeId, Stamp};
@@ -55,12 +55,6 @@ pub(super) struct Kernel<'a> {
     arrival: RefCell<Vec<(TreePath, Op)>>,
     requests_before: Cell<u32>,
     arrived: Cell<u64>,
-}
-
-fn tree_path(path: &str) -> TreePath {
-    path.split('/').fold(TreePath::root(), |dir, name| {
-        dir.join(name.as_bytes()).expect("tests have plain paths")
-    })
 }
 
 impl<'a> Kernel<'a> {
@@ -147,20 +141,33 @@ impl<'a> Kernel<'a> {
         if arrival.is_empty() {
             return;
         }
-        let ledger = self.rooms().engine.ledger();
-        let stamp = Stamp { node: OTHER, ..ledger.next_stamp() };
+        let stamp = Stamp { node: OTHER, ..self.rooms().engine.ledger().next_stamp() };
+        self.fold_arrival(arrival, stamp, self.arrived.get());
+        self.arrived.set(self.arrived.get() + 1);
+    }
+
+    /// Folds a commit of another node.
+    pub(super) fn fold_arrival(&self, ops: Vec<(TreePath, Op)>, stamp: Stamp, sequence: u64) {
         let commit = Commit {
             stamp,
-            node: OTHER,
+            node: stamp.node,
             incarnation: 1,
-            sequence: self.arrived.get(),
+            sequence,
             packs: Vec::new(),
             blobs: Vec::new(),
-            changes: arrival.into_iter().map(|(path, op)| Change { path, stamp, op }).collect(),
+            changes: ops.into_iter().map(|(path, op)| Change { path, stamp, op }).collect(),
             extensions: BTreeMap::new(),
         };
-        self.arrived.set(commit.sequence + 1);
-        ledger.apply_remote(&keys::commit_name(&stamp), &commit);
+        self.rooms().engine.ledger().apply_remote(&keys::commit_name(&stamp), &commit);
+    }
+
+    /// Returns a content of another node whose bytes are on this node.
+    pub(super) fn arrived_content(&self, bytes: &[u8]) -> EntryKind {
+        let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
+        let (file, staged) = self.rooms().engine.ledger().staging().create().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        self.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
+        EntryKind::File { digest, size }
     }
 
     /// Makes a change of another node arrive after this many requests of the next system call, or
@@ -211,13 +218,9 @@ impl<'a> Kernel<'a> {
     fn change_of(&self, path: &str, file: Option<(&[u8], Rights)>) -> (TreePath, Op) {
         let path = tree_path(path);
         let op = file.map_or(Op::Remove, |(bytes, Rights { uid, gid, mode })| {
-            let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
-            let (file, staged) = self.rooms().engine.ledger().staging().create().unwrap();
-            file.write_all_at(bytes, 0).unwrap();
-            self.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
             let now = Time::from_wall(self.rooms().clock.wall());
             let attrs = Attrs { mode, uid, gid, mtime: now, atime: now, ..Attrs::default() };
-            Op::Put(Entry { kind: EntryKind::File { digest, size }, attrs, link: None })
+            Op::Put(Entry { kind: self.arrived_content(bytes), attrs, link: None })
         });
         (path, op)
     }

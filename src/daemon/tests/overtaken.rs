@@ -1,20 +1,14 @@
 //! Changes of another node that arrive while a program here writes: what the name has when the
 //! program is done.
 
-use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt as _;
-
 use hearthfs_mount::Errno;
 
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
 use super::users::{ANN, EVE, ROOT, STICKY};
-use crate::digest::Digest;
-use crate::local::State;
-use crate::name::TreePath;
-use crate::namespace::{Attrs, Change, Commit, Entry, EntryKind, Op, Time};
-use crate::remote::keys;
+use crate::name::path as tree_path;
+use crate::namespace::{Attrs, Entry, Op, Time};
 use crate::stamp::{NodeId, Stamp};
 
 /// The node whose changes arrive.
@@ -23,36 +17,15 @@ const OTHER: NodeId = NodeId(0x0d17);
 const KEPT: &str = "jax/jit_f-0-cache";
 const TEMPORARY: &str = "jax/temporary";
 
-fn path_of(path: &str) -> TreePath {
-    path.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
-}
-
 /// Brings in a change that another node has made at a given moment.
 fn arrives(kernel: &Kernel<'_>, path: &str, op: Op, put: Stamp, sequence: u64) {
-    let path = path_of(path);
-    let ledger = kernel.rooms().engine.ledger();
-    let stamp = Stamp { node: OTHER, ..put };
-    let commit = Commit {
-        stamp,
-        node: OTHER,
-        incarnation: 1,
-        sequence,
-        packs: Vec::new(),
-        blobs: Vec::new(),
-        changes: vec![Change { path, stamp, op }],
-        extensions: BTreeMap::new(),
-    };
-    ledger.apply_remote(&keys::commit_name(&stamp), &commit);
+    kernel.fold_arrival(vec![(tree_path(path), op)], Stamp { node: OTHER, ..put }, sequence);
 }
 
 /// Makes the put of another node: a file with these bytes, which are on this node.
 fn file_of(kernel: &Kernel<'_>, bytes: &[u8]) -> Op {
-    let (digest, size) = (Digest::of(bytes), bytes.len() as u64);
-    let (file, staged) = kernel.rooms().engine.ledger().staging().create().unwrap();
-    file.write_all_at(bytes, 0).unwrap();
-    kernel.rooms().blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
     let attrs = Attrs { mode: 0o644, ..Attrs::default() };
-    Op::Put(Entry { kind: EntryKind::File { digest, size }, attrs, link: None })
+    Op::Put(Entry { kind: kernel.arrived_content(bytes), attrs, link: None })
 }
 
 /// Begins a file under one name and renames it over another, while it is written.
@@ -245,7 +218,7 @@ fn p7_one_winner_by_rename_of_two_programs_of_one_node_is_the_first() {
         // meanwhile.
         put(kernel, &one, TEMPORARY, b"repaired");
         let ledger = kernel.rooms().engine.ledger();
-        let there = path_of(KEPT);
+        let there = tree_path(KEPT);
         let of = ledger.read(|fold| fold.register(&there)).unwrap().stamp;
         let attrs = Op::Attrs { of, attrs: Attrs { mode: 0o600, ..Attrs::default() } };
         arrives(kernel, KEPT, attrs, ledger.next_stamp(), 0);

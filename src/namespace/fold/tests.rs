@@ -1,14 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::name::path;
 use crate::namespace::EntryKind;
 use crate::stamp::NodeId;
 
 mod model;
-
-fn path(text: &str) -> TreePath {
-    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
-}
 
 fn stamp(ms: u64, node: u64) -> Stamp {
     Stamp { ms, counter: 0, node: NodeId(node) }

@@ -136,10 +136,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-
-    fn path(text: &str) -> TreePath {
-        text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
-    }
+    use crate::name::path;
 
     /// Files, and the number of queries.
     #[derive(Default)]

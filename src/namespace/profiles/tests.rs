@@ -5,8 +5,7 @@ use super::*;
 const H16: &str = "0123456789abcdef";
 
 fn path(text: &str) -> TreePath {
-    let text = text.replace("H64", &H16.repeat(4)).replace("H16", H16);
-    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
+    crate::name::path(&text.replace("H64", &H16.repeat(4)).replace("H16", H16))
 }
 
 /// Describes in one line how a path is classified.

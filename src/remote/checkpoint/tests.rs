@@ -5,6 +5,7 @@ use proptest::collection::{btree_map, btree_set, vec};
 use proptest::prelude::*;
 
 use super::*;
+use crate::name::path;
 use crate::namespace::{Entry, EntryKind, Site, Time};
 use crate::remote::keys;
 
@@ -53,10 +54,6 @@ fn decode_within(
 
 fn stamp(ms: u64) -> Stamp {
     Stamp { ms, counter: ms as u32 % 5, node: NodeId(ms % 3) }
-}
-
-fn path(text: &str) -> TreePath {
-    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).expect("a name"))
 }
 
 fn any_stamp() -> impl Strategy<Value = Stamp> {

@@ -49,10 +49,10 @@ impl Remote {
     pub async fn get_checkpoint(&self, name: &str, file: File) -> Result<()> {
         let key = self.inner.keys.checkpoint(name)?;
         self.ready(self.lane).await?;
-        let caller = &self.inner.caller;
+        let requester = &self.inner.requester;
         let call = self.call(Verb::Get, format!("read {key}"));
         let progress = call.progress.clone();
-        caller
+        requester
             .call(call, |store| async move {
                 let got = store.get(&key).await?;
                 let size = got.meta.size;
@@ -60,7 +60,7 @@ impl Remote {
                     let text = format!("{size} bytes where {CHECKPOINT_BYTES_MAX} are the most");
                     return Err(Trouble::corrupt(text).into());
                 }
-                caller.meter.down(size);
+                requester.meter.down(size);
                 let (mut body, mut arrived, mut at) = (got.into_stream(), 0, 0);
                 let mut chunk = Vec::with_capacity(CHUNK_BYTES);
                 while let Some(bytes) = body.next().await {

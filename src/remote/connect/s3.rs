@@ -25,9 +25,9 @@ const WANTED: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PR
 
 /// Makes the client.
 pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>> {
-    let place = BucketAddress::find(bucket, with.options, with.env)?;
-    let builder = base(bucket, &place, with)?;
-    if place.anonymous {
+    let address = BucketAddress::find(bucket, with.options, with.env)?;
+    let builder = base(bucket, &address, with)?;
+    if address.anonymous {
         return Ok(Arc::new(builder.build().map_err(|e| with.failed(&e))?));
     }
     let provider = credentials(&builder, with)?;
@@ -36,21 +36,21 @@ pub(super) fn open(bucket: &str, with: &With<'_>) -> Result<Arc<dyn ObjectStore>
 
 /// Makes the access to the bucket's settings.
 pub(super) fn bucket_api(bucket: &str, with: &With<'_>) -> Result<BucketApi> {
-    let place = BucketAddress::find(bucket, with.options, with.env)?;
-    let builder = base(bucket, &place, with)?;
-    let region = place.region.clone();
-    let base = match (&place.endpoint, place.virtual_host) {
+    let address = BucketAddress::find(bucket, with.options, with.env)?;
+    let builder = base(bucket, &address, with)?;
+    let region = address.region.clone();
+    let base = match (&address.endpoint, address.virtual_host) {
         (Some(endpoint), true) => endpoint.clone(),
         (Some(endpoint), false) => format!("{endpoint}/{bucket}"),
         (None, true) => format!("https://{bucket}.s3.{region}.amazonaws.com"),
         (None, false) => format!("https://s3.{region}.amazonaws.com/{bucket}"),
     };
-    let pass = if place.anonymous {
+    let pass = if address.anonymous {
         Pass::Anonymous
     } else {
         Pass::Aws { credentials: credentials(&builder, with)?, region }
     };
-    let client = with.http(place.endpoint.as_deref())?;
+    let client = with.http(address.endpoint.as_deref())?;
     Ok(BucketApi { client, base, pass, deadline: with.options.deadline })
 }
 
@@ -115,7 +115,7 @@ fn place_of(text: &str, bucket: &str, path_style: bool) -> Result<String> {
     Ok(shown(&url))
 }
 
-fn base(bucket: &str, place: &BucketAddress, with: &With<'_>) -> Result<AmazonS3Builder> {
+fn base(bucket: &str, address: &BucketAddress, with: &With<'_>) -> Result<AmazonS3Builder> {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in with.env.settings::<AmazonS3ConfigKey>() {
         // We set the client's time limits ourselves; all other variables have their usual effect.
@@ -123,14 +123,14 @@ fn base(bucket: &str, place: &BucketAddress, with: &With<'_>) -> Result<AmazonS3
             builder = builder.with_config(key, value);
         }
     }
-    let endpoint = place.endpoint.as_deref();
+    let endpoint = address.endpoint.as_deref();
     builder = builder
         .with_client_options(with.client(endpoint)?)
         .with_retry(with.retry())
         .with_bucket_name(bucket)
-        .with_region(&place.region)
-        .with_virtual_hosted_style_request(place.virtual_host)
-        .with_http_connector(with.connector(place.anonymous));
+        .with_region(&address.region)
+        .with_virtual_hosted_style_request(address.virtual_host)
+        .with_http_connector(with.connector(address.anonymous));
     if let Some(endpoint) = endpoint {
         builder = builder
             .with_config(AmazonS3ConfigKey::S3Endpoint, endpoint)

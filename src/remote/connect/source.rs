@@ -28,7 +28,7 @@ pub(in crate::remote) fn region(
 ) -> Option<String> {
     let RemoteUrl::S3 { bucket, .. } = url else { return None };
     // Errors of the endpoint are reported where it is used.
-    s3::BucketAddress::find(bucket, options, env).ok().map(|place| place.region)
+    s3::BucketAddress::find(bucket, options, env).ok().map(|address| address.region)
 }
 
 fn of_s3(env: &Environment) -> String {

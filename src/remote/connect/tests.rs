@@ -18,8 +18,8 @@ fn the_place_is_found_by_option_then_variable_then_file() {
         [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")];
     let find = |options: &RemoteOptions, more: &[(&str, &str)]| {
         let all: Vec<_> = files.iter().chain(more).copied().collect();
-        let place = BucketAddress::find("bkt", options, &env(&all)).expect("a place");
-        (place.endpoint.unwrap_or_default(), place.region, place.virtual_host)
+        let address = BucketAddress::find("bkt", options, &env(&all)).expect("a place");
+        (address.endpoint.unwrap_or_default(), address.region, address.virtual_host)
     };
     let plain = RemoteOptions::default();
     assert_eq!(find(&plain, &[]), ("http://file:1".into(), "eu-north-1".into(), false));

@@ -14,7 +14,7 @@ use futures::stream;
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
-    BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle, BundleName, Class, LOG_ITEMS_MAX, LogItem,
+    BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle, BundleName, ErrorClass, LOG_ITEMS_MAX, LogItem,
     Remote, decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
@@ -163,7 +163,7 @@ async fn read(remote: &Remote, stamp: Stamp) -> Result<(Stamp, Option<Bytes>)> {
         Ok(bytes) => bytes,
         // A commit that is in a checkpoint meanwhile may be deleted.
         Err(error) if error.kind() == Kind::NotFound => return Err(error),
-        Err(error) if Class::of(error.kind()) == Class::Passing => return Err(error),
+        Err(error) if ErrorClass::of(error.kind()) == ErrorClass::Passing => return Err(error),
         Err(_) => return Ok((stamp, None)),
     };
     let copy = bytes.clone();

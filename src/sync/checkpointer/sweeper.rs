@@ -145,22 +145,22 @@ async fn used_now(ledger: &Ledger) -> HashSet<Stamp> {
 /// Reads which commits a checkpoint contains or needs.
 async fn read(ledger: &Ledger, remote: &Remote, item: &LogItem) -> Result<CheckpointSpan> {
     let staging = ledger.staging().clone();
-    read_checkpoint(remote, &item.name, move || staging.create(), said).await
+    read_checkpoint(remote, &item.name, move || staging.create(), span).await
 }
 
-fn said(from: BufReader<File>) -> Result<CheckpointSpan> {
-    let mut said = CheckpointSpan::default();
+fn span(from: BufReader<File>) -> Result<CheckpointSpan> {
+    let mut span = CheckpointSpan::default();
     let mut reader = CheckpointReader::new(from)?;
     while let Some(item) = reader.next()? {
         match item {
-            CheckpointItem::Commit(stamp) => drop(said.folded.insert(stamp)),
+            CheckpointItem::Commit(stamp) => drop(span.folded.insert(stamp)),
             CheckpointItem::Register(_, _, Some(location)) => {
                 if let Site::Inline { commit } = &location.site {
-                    said.used.extend(keys::commit_stamp(commit));
+                    span.used.extend(keys::commit_stamp(commit));
                 }
             }
             _ => {}
         }
     }
-    Ok(said)
+    Ok(span)
 }

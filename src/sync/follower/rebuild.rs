@@ -152,11 +152,11 @@ impl Follower {
         let listed_ms = need.listed_ms.min(seen_ms);
         for item in covers.checkpoints.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
-            let made_ms = item.stored_ms.max(stamp.ms);
+            let later_ms = item.stored_ms.max(stamp.ms);
             // All of this was in the log when it was listed. If that was too long ago, it proves
             // nothing any more: then this node is like a new one.
             let fresh = need.nothing || need.lost || need.partial;
-            let listed = !fresh && made_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
+            let listed = !fresh && later_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
             if listed || (compared && !need.lost) {
                 return Ok((latest, covers));

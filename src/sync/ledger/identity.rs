@@ -14,16 +14,15 @@ use crate::stamp::{NodeId, StampClock};
 use crate::sync::folded_log::FoldedLog;
 use crate::task;
 
-/// The most sequences of commits in one process; a new one begins after a long silence.
-const ROWS_MAX: u64 = 1 << 20;
+/// The most incarnations in one process; a new one begins after a long silence.
+const INCARNATIONS_MAX: u64 = 1 << 20;
 
 /// The identity under which this run writes.
 #[derive(Debug)]
 pub(super) struct RunIdentity {
     stamps: StampClock,
-    /// The name of the first sequence of commits of this run; further sequences have the numbers
-    /// that follow.
-    incarnation: u64,
+    /// The number of the first incarnation of this run; further ones have the numbers that follow.
+    first_incarnation: u64,
     /// Another node has the same identity, and this was logged.
     has_twin: AtomicBool,
 }
@@ -31,21 +30,22 @@ pub(super) struct RunIdentity {
 impl RunIdentity {
     /// Begins a run of a node.
     pub(super) fn new(node: NodeId) -> Self {
-        let (stamps, incarnation) = (StampClock::new(node), task::random_u64());
-        Self { stamps, incarnation, has_twin: AtomicBool::new(false) }
+        let (stamps, first_incarnation) = (StampClock::new(node), task::random_u64());
+        Self { stamps, first_incarnation, has_twin: AtomicBool::new(false) }
     }
 
     pub(super) fn stamps(&self) -> &StampClock {
         &self.stamps
     }
 
-    pub(super) fn incarnation(&self) -> u64 {
-        self.incarnation
+    pub(super) fn first_incarnation(&self) -> u64 {
+        self.first_incarnation
     }
 
     /// Reports whether a commit belongs to another run of this node.
     fn is_other_run(&self, commit: &Commit) -> bool {
-        let is_of_this_run = commit.incarnation.wrapping_sub(self.incarnation) < ROWS_MAX;
+        let is_of_this_run =
+            commit.incarnation.wrapping_sub(self.first_incarnation) < INCARNATIONS_MAX;
         commit.node == self.stamps.node() && !is_of_this_run
     }
 }

@@ -75,8 +75,8 @@ impl Reliance {
         self.remote.as_ref().map_or(Age::NEVER, |remote| Age::of(remote.kept_expiry()))
     }
 
-    /// Reports whether a run whose last commit was made at `ms` makes no further one. A later
-    /// commit would belong to a new run.
+    /// Reports whether an incarnation whose last commit was made at `ms` makes no further one. A
+    /// later commit would belong to a new incarnation.
     pub(in crate::sync) fn is_silent(&self, ms: u64) -> bool {
         self.kept_age().is_tombstone_over(ms, self.now_ms())
     }

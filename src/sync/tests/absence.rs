@@ -18,8 +18,7 @@ fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
         let [a, mut b] = nodes;
         b.write("theirs", b"1");
         b.write("both", b"1");
-        b.write("kept", b"1");
-        b.push().await;
+        b.send("kept", b"1").await;
         assert!(a.pull().await);
         // It is stopped with a backlog.
         a.write("mine", b"backlog");
@@ -32,8 +31,7 @@ fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
         world.clock.advance(LOG_GRACE);
         b.remove("theirs");
         b.remove("d0/f0");
-        b.write("d1/f1", b"new");
-        b.push().await;
+        b.send("d1/f1", b"new").await;
         // The tombstones are forgotten everywhere, and the log is deleted.
         forget(&b, &["theirs", "d0/f0"]);
         world.clock.advance(Duration::from_secs(5));
@@ -140,8 +138,7 @@ fn a_node_gets_commits_that_were_deleted_below_a_checkpoint_it_missed() {
         // all.
         world.clock.advance(LOG_GRACE);
         for n in 0..5_u64 {
-            a.write(&format!("unheard{n}"), &content(n, 9000));
-            a.push().await;
+            a.send(&format!("unheard{n}"), &content(n, 9000)).await;
         }
         assert!(b.pull().await);
         checkpoint(&a).await;
@@ -169,32 +166,24 @@ fn a_node_in_whose_log_commits_are_missing_leaves_checkpoints_to_others() {
             nodes[0].push().await;
         }
         let name = checkpoint(&nodes[0]).await;
-        let mut all: Vec<_> = world.store.keys().await;
-        all.retain(|key| key.starts_with("log/"));
-        world.store.remove(&all[5]).await;
+        world.store.remove(&world.log().await[5]).await;
         world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.engine.ledger().is_partial());
         world.clock.advance(Duration::from_secs(1));
-        let mut later = world.node();
-        assert!(later.pull().await);
+        let mut later = world.caught_up().await;
         for n in 0..300_u64 {
             later.publish(vec![(path("g"), Op::Put(file_of(n)))]);
             later.push().await;
         }
         assert!(fresh.pull().await);
         fresh.engine.checkpointer().unwrap().write_if_due().await;
-        let count = async || {
-            let keys = world.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
+        let count = async || world.keys("checkpoints/").await.len();
         assert_eq!(count().await, 1);
         assert!(nodes[0].pull().await);
         nodes[0].engine.checkpointer().unwrap().write_if_due().await;
         assert_eq!(count().await, 2);
-        let newest = world.node();
-        assert!(newest.pull().await);
+        let newest = world.caught_up().await;
         assert_eq!(newest.registers(), nodes[0].registers());
         assert!(keys::checkpoint_stamp(&name).is_some());
     });
@@ -264,8 +253,7 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
         let mut nodes = [world.node(), world.node()];
         write_some(&mut nodes, 20).await;
         let [mut a, b] = nodes;
-        a.write("later", b"x");
-        a.push().await;
+        a.send("later", b"x").await;
         assert!(b.pull().await);
         world.clock.advance(LOG_GRACE);
         let name = checkpoint(&a).await;
@@ -293,22 +281,25 @@ fn a_node_that_was_away_reads_the_checkpoint_once_however_often_lists_fail() {
     });
 }
 
+/// Makes two nodes: the second has sent a file that the first can get only from a checkpoint.
+async fn one_behind(world: &World) -> [Node; 2] {
+    let mut nodes = [world.node(), world.node()];
+    write_some(&mut nodes, 10).await;
+    world.clock.advance(LOG_GRACE);
+    nodes[1].send("theirs", b"1").await;
+    checkpoint(&nodes[1]).await;
+    remove_log(world, |_| true).await;
+    nodes
+}
+
 /// A file that was closed here exists, whatever happens while a checkpoint is adopted.
 #[test]
 fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
     run(async {
         for start in 0..14_u64 {
             let world = World::new();
-            let mut nodes = [world.node(), world.node()];
-            write_some(&mut nodes, 10).await;
-            let [a, mut b] = nodes;
-            world.clock.advance(LOG_GRACE);
-            b.write("theirs", b"1");
-            b.push().await;
-            checkpoint(&b).await;
-            remove_log(&world, |_| true).await;
-            b.write("later", b"1");
-            b.push().await;
+            let [a, mut b] = one_behind(&world).await;
+            b.send("later", b"1").await;
             a.write("mine", b"closed");
             let publisher = a.engine.publisher().unwrap();
             let uploaded = a.upload_next().await.unwrap();
@@ -343,14 +334,7 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
 fn a_node_that_publishes_all_the_time_takes_over_a_checkpoint_all_the_same() {
     run(async {
         let world = World::new();
-        let mut nodes = [world.node(), world.node()];
-        write_some(&mut nodes, 10).await;
-        let [a, mut b] = nodes;
-        world.clock.advance(LOG_GRACE);
-        b.write("theirs", b"1");
-        b.push().await;
-        checkpoint(&b).await;
-        remove_log(&world, |_| true).await;
+        let [a, _b] = one_behind(&world).await;
         a.fail("latency_ms=1000");
         let over = std::cell::Cell::new(false);
         let publishing = async {
@@ -435,16 +419,14 @@ fn p7_one_winner_with_checkpoints_and_deletions_between() {
                 assert!(node.pull().await);
                 assert_eq!(node.registers(), nodes[0].registers(), "seed {seed}");
             }
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers(), "seed {seed}");
         }
     });
 }
 
 async fn newest_checkpoint(world: &World) -> String {
-    let keys = world.store.keys().await;
-    let newest = keys.iter().rfind(|key| key.starts_with("checkpoints/")).unwrap();
+    let newest = world.keys("checkpoints/").await.pop().unwrap();
     newest["checkpoints/".len()..].to_owned()
 }
 

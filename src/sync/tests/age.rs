@@ -10,10 +10,6 @@ const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 const MONTH: Duration = Duration::from_hours(30 * 24);
 
-async fn count(world: &World, folder: &str) -> usize {
-    world.store.keys().await.iter().filter(|key| key.starts_with(folder)).count()
-}
-
 fn directory(mode: u32) -> Op {
     Op::Put(Entry::directory(mode, 7, 8, Time::default()))
 }
@@ -49,8 +45,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
                 // It arrives with its commit.
                 continue;
             }
-            let new = world.node();
-            assert!(new.pull().await);
+            let new = world.caught_up().await;
             let fetched = new.engine.fetcher().fetch(digest, size as u64).await;
             assert_eq!(fetched.unwrap_err().kind(), crate::error::Kind::NotFound);
         }
@@ -74,8 +69,7 @@ fn p11_expiry_never() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         let puts = a.remote().requests().puts;
         for _ in 0..20 {
             world.clock.advance(365 * DAY);
@@ -101,8 +95,7 @@ fn p11_expiry_of_what_has_no_bytes() {
             a.publish(vec![(path(&format!("{dir}/deep/lock")), Op::Put(empty.clone()))]);
             a.write(&format!("{dir}/deep/file"), &content(3, 9_000));
         }
-        a.write("used/deep/file", &content(4, 9_000));
-        a.push().await;
+        a.send("used/deep/file", &content(4, 9_000)).await;
         for _ in 0..6 {
             world.clock.advance(10 * DAY);
             assert!(a.pull().await && a.open("used/deep/file").await.is_some());
@@ -139,7 +132,7 @@ fn p11_renewal_by_one_node_in_time() {
         }
         a.push().await;
         assert!(b.pull().await);
-        let packs = count(&world, "packs/").await;
+        let packs = world.keys("packs/").await.len();
         world.clock.advance(Duration::from_secs(15 * 86_400 - 1));
         assert!(a.pull().await && b.pull().await);
         for node in [&mut a, &mut b] {
@@ -147,7 +140,7 @@ fn p11_renewal_by_one_node_in_time() {
             world.clock.advance(Duration::ZERO);
             node.keep_house().await;
         }
-        assert_eq!(count(&world, "packs/").await, packs, "it is not old yet");
+        assert_eq!(world.keys("packs/").await.len(), packs, "it is not old yet");
         world.clock.advance(Duration::from_secs(1));
         assert!(a.pull().await && b.pull().await);
         for node in [&mut a, &mut b] {
@@ -161,7 +154,7 @@ fn p11_renewal_by_one_node_in_time() {
             assert!(node.pull().await);
             node.keep_house().await;
         }
-        assert_eq!(count(&world, "packs/").await, packs + 1, "one pack, by one node");
+        assert_eq!(world.keys("packs/").await.len(), packs + 1, "one pack, by one node");
         assert!(a.pull().await);
         world.clock.advance(14 * DAY);
         world.store.expire(29 * DAY).await;
@@ -172,7 +165,7 @@ fn p11_renewal_by_one_node_in_time() {
             let expected = (n < 5).then(|| content(n, 9_000));
             assert!(a.open(&name).await == expected && b.open(&name).await == expected, "{name}");
         }
-        assert_eq!(count(&world, "packs/").await, 1, "what no program used is left behind");
+        assert_eq!(world.keys("packs/").await.len(), 1, "what no program used is left behind");
     });
 }
 
@@ -182,8 +175,7 @@ fn p11_renewal_can_be_off() {
         let mut world = World::aging(MONTH);
         world.settings.renew_on_use = false;
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         for _ in 0..28 {
             world.clock.advance(DAY);
             assert!(a.pull().await && a.open("f").await.is_some());
@@ -199,30 +191,29 @@ fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
     run(async {
         let world = World::aging(MONTH);
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(a.pull().await);
-        a.write("g", &content(1, 9_000));
-        a.push().await;
-        assert_eq!(count(&world, "packs/").await, 1, "it is young, and in use");
+        a.send("g", &content(1, 9_000)).await;
+        assert_eq!(world.keys("packs/").await.len(), 1, "it is young, and in use");
         // No program uses it any more, so it may be deleted at any time once it is not young.
         a.remove("f");
         a.remove("g");
         a.push().await;
         world.clock.advance(Duration::from_mins(11));
         assert!(a.pull().await);
-        a.write("h", &content(1, 9_000));
-        a.push().await;
-        assert_eq!(count(&world, "packs/").await, 2);
+        a.send("h", &content(1, 9_000)).await;
+        assert_eq!(world.keys("packs/").await.len(), 2);
         world.clock.advance(15 * DAY);
         assert!(a.pull().await);
-        a.write("i", &content(1, 9_000));
-        a.push().await;
-        assert_eq!(count(&world, "packs/").await, 3, "it is half as old as it may become");
+        a.send("i", &content(1, 9_000)).await;
+        assert_eq!(world.keys("packs/").await.len(), 3, "it is half as old as it may become");
         world.clock.advance(HOUR);
-        a.write("j", &content(1, 9_000));
-        a.push().await;
-        assert_eq!(count(&world, "packs/").await, 4, "no node has looked at the log for an hour");
+        a.send("j", &content(1, 9_000)).await;
+        assert_eq!(
+            world.keys("packs/").await.len(),
+            4,
+            "no node has looked at the log for an hour"
+        );
     });
 }
 
@@ -234,8 +225,7 @@ fn p11_expiry_by_the_stores_clock() {
         let root = || tempfile::tempdir().unwrap();
         let mut a = world.node_skewed(root(), hours(50)).await;
         let b = world.node_skewed(root(), hours(-70)).await;
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(b.pull().await);
         world.clock.advance(Duration::from_secs(29 * 86_400 - 3));
         assert!(a.entry("f").is_some() && b.entry("f").is_some());
@@ -278,8 +268,7 @@ fn p11_expiry_of_a_node_that_was_away() {
                 let step = rest.min(5 * DAY);
                 world.clock.advance(step);
                 rest -= step;
-                b.write("replaced", &content(8, 9_000));
-                b.push().await;
+                b.send("replaced", &content(8, 9_000)).await;
                 assert!(b.pull().await && b.open("elsewhere").await.is_some());
                 world.clock.advance(HOUR);
                 assert!(b.pull().await);
@@ -296,8 +285,7 @@ fn p11_expiry_of_a_node_that_was_away() {
             assert!(a.read("mine").await == Some(content(3, 9_000)), "its own, not yet remote");
             a.push().await;
             assert!(a.pull().await && b.pull().await);
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for (node, who) in [(&a, "a"), (&b, "b"), (&fresh, "a new node")] {
                 let show = |name: &str| format!("{name} on {who} after {away:?}");
                 for (name, seed) in
@@ -362,13 +350,10 @@ fn late_changes_keep_their_order_and_lose_to_others() {
         a.write("p", &content(3, 500));
         a.write("r", &content(4, 500));
         world.clock.advance(16 * DAY);
-        b.write("q", &content(5, 500));
-        b.push().await;
-        a.write("s", &content(6, 500));
-        a.push().await;
+        b.send("q", &content(5, 500)).await;
+        a.send("s", &content(6, 500)).await;
         assert!(a.pull().await && b.pull().await);
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         for node in [&a, &b, &c] {
             for (name, seed) in [("p", 3), ("q", 5), ("r", 4), ("s", 6)] {
                 assert!(node.read(name).await == Some(content(seed, 500)), "{name}");

@@ -32,8 +32,7 @@ fn p11_expiry_here_does_not_forget_what_others_show() {
     run(async {
         let (month, _, mut a, mut b) = two_ages().await;
         a.write("f", &content(1, 9_000));
-        a.write("removed", &content(2, 9_000));
-        a.push().await;
+        a.send("removed", &content(2, 9_000)).await;
         a.remove("removed");
         a.push().await;
         assert!(b.pull().await);
@@ -63,10 +62,7 @@ fn p11_expiry_here_does_not_forget_what_others_show() {
 fn checkpoints_are_left_to_nodes_of_the_declared_age_as_long_as_they_write_them() {
     run(async {
         let (month, _, a, mut b) = two_ages().await;
-        let count = async || {
-            let keys = month.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
+        let count = async || month.keys("checkpoints/").await.len();
         let write = async |b: &mut Node| {
             for n in 0..260_u64 {
                 b.publish(vec![(path("f"), Op::Put(file_of(n)))]);
@@ -94,8 +90,7 @@ fn p11_expiry_that_is_declared_counts_also_for_a_start_without_the_store() {
         let long = World { expiry: Some(MONTH), ..short.clone() };
         let mut a = checked(&short).await;
         let b = checked(&long).await;
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(b.pull().await && b.read("f").await.is_some());
         b.engine.ledger().save().unwrap();
         short.clock.advance(Duration::from_hours(109));

@@ -43,8 +43,7 @@ fn here(node: &Node, files: u64) -> u64 {
 
 /// Returns a node that knows what the store has, and the number of reads that this took.
 async fn fresh(world: &World) -> (Node, u64) {
-    let node = world.node();
-    assert!(node.pull().await);
+    let node = world.caught_up().await;
     let before = node.remote().requests().gets;
     (node, before)
 }
@@ -101,8 +100,7 @@ fn nothing_is_fetched_ahead_of_a_store_that_throttles() {
     run(async {
         let files = 80;
         let world = stored(files).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         // One request is throttled; it is not the one for the pack.
         world.store.remove("head").await;
         b.fail("status=503 only=LIST");
@@ -190,8 +188,7 @@ fn warm_evicts_nothing_and_says_for_what_there_is_no_room() {
 fn warm_ends_where_the_store_cannot_be_used() {
     run(async {
         let world = stored(8).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         b.fail("hang=1");
         let named: Vec<(Digest, u64)> = (0..8).map(|n| (digest(n), SIZE as u64)).collect();
         let told = Mutex::new(Warmed::default());
@@ -215,15 +212,13 @@ fn a_start_brings_what_the_store_got_last_within_its_budget() {
     run(async {
         let files = 80;
         let world = stored(files).await;
-        let mut a = world.node();
-        assert!(a.pull().await);
+        let mut a = world.caught_up().await;
         world.clock.advance(Duration::from_hours(1));
         for n in files..files + 2 * TOGETHER {
             a.write(&name(n), &content(n + 1, SIZE));
         }
         a.push().await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let last = 2 * TOGETHER * SIZE as u64;
         assert_eq!(b.engine.fetcher().warm_up(last).await, last);
         let late = (files..files + 2 * TOGETHER).map(digest);

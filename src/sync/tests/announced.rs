@@ -52,13 +52,11 @@ fn p10_freshness_by_the_head_of_the_log_needs_no_list() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         for n in 1..20_u64 {
             assert_eq!(cost(&b, b.pull()).await, (0, 1), "nothing new: one read");
-            a.write("f", &content(n, 50));
-            a.push().await;
+            a.send("f", &content(n, 50)).await;
             assert_eq!(cost(&b, b.pull()).await, (0, 1), "the commit lies in the head");
             assert_eq!(b.read("f").await, Some(content(n, 50)));
             world.clock.advance(Duration::from_secs(1));
@@ -71,8 +69,7 @@ fn commits_that_are_too_large_for_the_head_are_named_in_it() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         for n in 0..30_u64 {
             a.write(&format!("dir/{n}"), &content(n, 3000));
@@ -91,15 +88,12 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..3 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = world.store.keys().await;
-        let log: Vec<_> = keys.iter().filter(|key| key.starts_with("log/")).collect();
-        world.store.remove(log[1]).await;
-        world.store.remove(log[2]).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let log = world.log().await;
+        world.store.remove(&log[1]).await;
+        world.store.remove(&log[2]).await;
+        let b = world.caught_up().await;
         assert!((0..3).all(|n| b.entry(&format!("f{n}")).is_some()));
     });
 }
@@ -109,13 +103,11 @@ fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         for n in 0..5_u64 {
             world.clock.advance(Duration::from_mins(4));
-            a.write("f", &content(n, 50));
-            a.push().await;
+            a.send("f", &content(n, 50)).await;
         }
         let (lists, _) = cost(&b, b.pull()).await;
         assert!(lists > 0, "what was pushed out of the head is in the log");
@@ -130,8 +122,7 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
     run(async {
         let world = World::new();
         let (mut a, mut old) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         let mut write_unannounced = async |bytes: &[u8]| {
             old.write("old", bytes);
@@ -167,13 +158,11 @@ fn a_node_that_slept_trusts_the_head_again() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         for n in 0..40_u64 {
             world.clock.advance(Duration::from_mins(1));
-            a.write(&format!("g{n}"), &content(n, 50));
-            a.push().await;
+            a.send(&format!("g{n}"), &content(n, 50)).await;
         }
         assert!(b.pull().await && b.entry("g39").is_some());
         for _ in 0..9 {
@@ -189,11 +178,9 @@ fn p9_self_healing_of_a_commit_that_is_damaged_in_the_head() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         let mut head = head_of(a.remote()).await;
         let bytes = head.commits.last_mut().unwrap().bytes.as_mut().unwrap();
         let middle = bytes.len() / 2;
@@ -210,8 +197,7 @@ fn a_checkpoint_has_what_was_not_announced() {
     run(async {
         let world = World::new();
         let (mut a, mut old) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         assert!(a.pull().await && a.pull().await);
         old.write("old", b"1");
         old.push_unannounced().await;
@@ -228,18 +214,15 @@ fn a_head_that_has_moved_back_is_not_followed() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let before = world.store.read("head").await.unwrap().to_vec();
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         let b = follower(&world).await;
         world.store.overwrite("head", before).await;
         let (lists, _) = cost(&b, b.pull()).await;
         assert!(lists > 0);
         for n in 0..3_u8 {
-            a.write("f", &[n]);
-            a.push().await;
+            a.send("f", &[n]).await;
             assert!(b.pull().await && b.read("f").await == Some(vec![n]), "{n}");
         }
     });
@@ -251,18 +234,15 @@ fn a_commit_that_the_store_refuses_does_not_end_the_following_of_the_head() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..3 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = world.store.keys().await;
-        let refused = keys.iter().filter(|key| key.starts_with("log/")).nth(1).unwrap();
+        let refused = &world.log().await[1];
         world.store.remove("head").await;
         let b = world.node();
         b.fail(&format!("forbidden=1 only={refused}"));
         assert!(b.pull().await && b.entry("f2").is_some() && b.entry("f1").is_none());
         world.clock.advance(Duration::from_mins(2));
-        a.write("g", b"x");
-        a.push().await;
+        a.send("g", b"x").await;
         assert!(b.pull().await && b.pull().await);
         assert_eq!(cost(&b, b.pull()).await, (0, 1));
     });
@@ -276,8 +256,7 @@ fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
         {
             let world = World::new();
             let mut a = world.node();
-            a.write("f", b"0");
-            a.push().await;
+            a.send("f", b"0").await;
             let b = follower(&world).await;
             world.store.overwrite("head", bytes).await;
             a.write("f", b"1");
@@ -287,8 +266,7 @@ fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
             let head = a.remote().get_head(None).await.unwrap();
             assert_eq!(matches!(head, HeadRead::Other(..)), is_replaced, "{head:?}");
             world.clock.advance(Duration::from_secs(11));
-            a.write("f", b"2");
-            a.push().await;
+            a.send("f", b"2").await;
             assert!(b.pull().await && b.read("f").await == Some(b"2".into()));
         }
     });
@@ -306,12 +284,10 @@ fn a_read_only_node_follows_the_head() {
     run(async {
         let mut world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         world.settings.read_only = true;
         let b = follower(&world).await;
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         assert_eq!(cost(&b, b.pull()).await, (0, 1));
         assert_eq!(b.read("f").await, Some(b"1".into()));
     });

@@ -14,10 +14,8 @@ fn two_nodes_that_announce_at_once_lose_nothing() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
-        b.write("g", b"0");
-        b.push().await;
+        a.send("f", b"0").await;
+        b.send("g", b"0").await;
         let c = follower(&world).await;
         // Both know the same head.
         assert!(a.pull().await && b.pull().await);
@@ -38,17 +36,14 @@ fn commits_of_other_nodes_are_announced_too_after_a_lost_race() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         assert!(b.pull().await);
         b.write("g", b"0");
         b.push_unannounced().await;
         // The head changes before b announces, and a third node has committed and not announced.
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         let mut d = world.node();
-        d.write("h", b"0");
-        d.push().await;
+        d.send("h", b"0").await;
         d.write("h", b"1");
         d.push_unannounced().await;
         b.engine.publisher().unwrap().announce_all().await;
@@ -64,8 +59,7 @@ fn a_slow_announcement_is_no_reason_to_distrust() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         world.clock.advance(WIDE);
         a.write("f", b"1");
@@ -85,14 +79,12 @@ fn p5_in_order_after_a_run_that_ended_between_commit_and_announcement() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         a.write("first", b"1");
         a.push_unannounced().await;
         let mut a = world.node_at(a.crash());
-        a.write("second", b"2");
-        a.push().await;
+        a.send("second", b"2").await;
         let (lists, _) = cost(&b, b.pull()).await;
         assert_eq!(lists, 0);
         assert!(
@@ -108,8 +100,7 @@ fn p5_in_order_of_announcements_for_other_nodes() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         assert!(b.pull().await);
         b.write("g", b"0");
         b.push_unannounced().await;
@@ -123,8 +114,7 @@ fn p5_in_order_of_announcements_for_other_nodes() {
             node.push_unannounced().await;
         }
         // The head changes before b announces.
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         b.engine.publisher().unwrap().announce_all().await;
         let head = head_of(b.remote()).await;
         let log = b.remote().list_log(None).await.unwrap();
@@ -152,20 +142,17 @@ fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let (b, mut c) = (follower(&world).await, world.node());
         a.write("first", b"1");
         a.push_unannounced().await;
         for minute in 0..5_u8 {
             world.clock.advance(Duration::from_mins(1));
-            c.write("other", &[minute]);
-            c.push().await;
+            c.send("other", &[minute]).await;
             assert_eq!(cost(&b, b.pull()).await.0, 0, "by the head");
         }
         let mut a = world.node_at(a.crash());
-        a.write("second", b"2");
-        a.push().await;
+        a.send("second", b"2").await;
         // The head is unreadable just now.
         b.fail("status=500 only=head");
         assert!(b.pull().await && b.entry("second").is_some());
@@ -178,8 +165,7 @@ fn an_announcement_whose_reply_is_lost_is_made_once() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         a.write("f", b"1");
         a.push_unannounced().await;
         a.fail("lost=100 only=head");
@@ -197,14 +183,12 @@ fn a_store_that_ignores_conditions_has_no_head() {
         let world = World::new();
         let mut a = world.node();
         a.fail("unconditional=1");
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let found = a.remote().get_head(None).await.unwrap();
         assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
         let b = world.node();
         for n in 0..5_u64 {
-            a.write("f", &content(n, 50));
-            a.push().await;
+            a.send("f", &content(n, 50)).await;
             let (lists, _) = cost(&b, b.pull()).await;
             assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
         }
@@ -216,13 +200,11 @@ fn a_head_that_may_not_be_written_or_read_holds_nothing_up() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         for fault in ["forbidden=1 only=head", "status=405 only=head", "status=503 only=head"] {
             b.fail(fault);
-            a.write("f", fault.as_bytes());
-            a.push().await;
+            a.send("f", fault.as_bytes()).await;
             // While a store throttles, the fourth look lists the log.
             let mut looks = 0;
             while !b.pull().await {
@@ -252,13 +234,11 @@ fn a_store_that_lets_no_head_be_replaced_has_none() {
         let world = World::new();
         let mut a = world.node();
         a.fail("conflicts=1");
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         let b = follower(&world).await;
         assert_eq!(head_of(b.remote()).await.commits.len(), 1, "the first one can be made");
         for n in 0..5_u64 {
-            a.write("f", &content(n, 50));
-            a.push().await;
+            a.send("f", &content(n, 50)).await;
             let (lists, _) = cost(&b, b.pull()).await;
             assert!(lists > 0 && b.read("f").await == Some(content(n, 50)), "{n}");
         }
@@ -273,8 +253,7 @@ fn a_head_that_was_replaced_too_soon_is_no_throttling() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"0");
-        a.push().await;
+        a.send("f", b"0").await;
         a.write("f", b"1");
         a.push_unannounced().await;
         a.fail("status=429 only=head");

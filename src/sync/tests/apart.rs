@@ -69,8 +69,7 @@ fn an_empty_file_is_complete_in_no_format() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         a.write("triton-dejavu/x/cache.json", b"");
-        a.write("empty", b"");
-        a.push().await;
+        a.send("empty", b"").await;
         assert_eq!(read(&b, "empty").await, Some(Vec::new()));
         assert!(b.entry("triton-dejavu/x/cache.json").is_none());
         assert_eq!(a.engine.ledger().incomplete(), 1);
@@ -148,8 +147,7 @@ fn p4_local_durable_also_what_is_not_complete() {
             let kept = registers(&items(&world, &name).await);
             let entry = kept[&path(ENTRY)].entry.clone().expect("the good one");
             assert_eq!(entry.content(), b.entry(ENTRY).and_then(|entry| entry.content()));
-            a.write(ENTRY, b"whole");
-            a.push().await;
+            a.send(ENTRY, b"whole").await;
             assert_eq!(read(&b, ENTRY).await, Some(b"whole".to_vec()));
         }
     });
@@ -171,8 +169,7 @@ fn p4_local_durable_of_what_others_have_replaced() {
         let mut a = world.node_at(a.crash());
         assert!(a.engine.ledger().pending().records > 0, "the journal has it");
         assert_eq!(a.registers(), b.registers());
-        a.write(ENTRY, b"whole");
-        a.push().await;
+        a.send(ENTRY, b"whole").await;
         assert_eq!(read(&b, ENTRY).await, Some(b"whole".to_vec()));
         a.engine.ledger().save().unwrap();
         let a = world.node_at(a.crash());
@@ -269,8 +266,7 @@ fn an_incomplete_file_survives_a_checkpoint_unless_others_have_put_something_sin
         for replaced in [false, true] {
             let world = World::new();
             let (mut a, mut b) = (world.node(), world.node());
-            a.write(ENTRY, b"good");
-            a.push().await;
+            a.send(ENTRY, b"good").await;
             assert!(b.pull().await);
             write_torn(&a, ENTRY, b"half", Check::Zstd);
             write_torn(&a, "jax/jit_g-0-cache", b"half", Check::Zstd);
@@ -310,8 +306,7 @@ fn p11_expiry_of_what_is_not_complete() {
         let age = std::time::Duration::from_hours(24);
         let world = World::aging(age);
         let mut a = world.node();
-        a.write("other", b"opens the store");
-        a.push().await;
+        a.send("other", b"opens the store").await;
         write_torn(&a, ENTRY, b"half", Check::Zstd);
         a.push().await;
         assert_eq!(a.engine.ledger().incomplete(), 1);

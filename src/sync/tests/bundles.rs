@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::checkpoints::{checkpoint, remove_log};
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::Op;
 use crate::remote::{Bundle, BundleName};
@@ -38,8 +39,7 @@ fn hex(bytes: &[u8]) -> String {
 /// Writes commits, a second apart.
 async fn write_some(world: &World, node: &mut Node, count: u64) {
     for n in 0..count {
-        node.write(&format!("f{}", n % 7), &content(world.clock.wall_ms() + n, 40));
-        node.push().await;
+        node.send(&format!("f{}", n % 7), &content(world.clock.wall_ms() + n, 40)).await;
         world.clock.advance(SECOND);
     }
 }
@@ -70,8 +70,7 @@ async fn read_bundle(world: &World, name: &BundleName) -> Bundle {
 }
 
 async fn assert_starts(world: &World, like: &Node) -> Node {
-    let fresh = world.node();
-    assert!(fresh.pull().await);
+    let fresh = world.caught_up().await;
     assert_eq!(fresh.registers(), like.registers());
     assert!(!fresh.engine.ledger().is_partial());
     fresh
@@ -123,8 +122,7 @@ fn a_node_that_was_away_for_some_minutes_reads_a_bundle_and_not_each_commit() {
     run(async {
         let world = World::new();
         let mut a = large(&world).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         write_some(&world, &mut a, 300).await;
         tidy(&world, &a).await;
         assert_eq!(bundles(&world).await.len(), 1);
@@ -326,10 +324,8 @@ fn what_came_too_late_for_a_bundle_is_found_in_the_log() {
         let world = World::new();
         let mut a = large(&world).await;
         write_some(&world, &mut a, 20).await;
-        a.write("late", b"x");
-        a.push().await;
-        let keys = world.store.keys().await;
-        let late = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        a.send("late", b"x").await;
+        let late = &world.log().await.pop().unwrap();
         let bytes = world.store.read(late).await.unwrap();
         world.clock.advance(SECOND);
         write_some(&world, &mut a, 20).await;
@@ -377,11 +373,7 @@ fn bundles_are_collected_when_a_settled_checkpoint_has_what_they_have() {
         checkpoint(&a).await;
         for (minutes, left) in [(30, 1), (40, 0)] {
             world.clock.advance(Duration::from_mins(minutes));
-            let options = crate::sync::gc::GcOptions { grace: crate::sync::LOG_GRACE, told: false };
-            let remote = a.remote();
-            let collector =
-                crate::sync::gc::Collector::open(remote, Some(remote), options).await.unwrap();
-            let report = collector.collect(|_| ()).await.unwrap();
+            let report = collect(&a, false).await;
             assert_eq!(bundles(&world).await.len(), left, "{report:?}");
             assert_eq!(report.foreign.objects, 0);
         }
@@ -396,8 +388,7 @@ fn a_checkpoint_that_is_due_for_its_age_is_written_although_bundles_have_everyth
     run(async {
         let world = World::aging(Duration::from_hours(96));
         drop(bundled(&world).await);
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         world.clock.advance(Duration::from_hours(25));
         for _ in 0..6 {
             assert!(b.pull().await);
@@ -425,8 +416,7 @@ fn what_a_bundle_lacks_holds_up_no_other_node() {
         bundle.lacking.push(lacking);
         world.store.overwrite(&format!("checkpoints/{name}"), bundle.encode().unwrap()).await;
         world.clock.advance(Duration::from_mins(6));
-        b.write("other", b"x");
-        b.push().await;
+        b.send("other", b"x").await;
         let name = crate::remote::keys::commit_name(&lacking);
         reader.fail(&format!("status=503 only={name}"));
         assert!(!reader.pull().await, "a commit waits");
@@ -468,8 +458,7 @@ fn a_node_that_was_idle_reads_a_few_commits_from_the_log() {
         let world = World::new();
         let mut a = large(&world).await;
         write_some(&world, &mut a, 300).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         world.clock.advance(Duration::from_mins(7));
         write_some(&world, &mut a, 2).await;
         tidy(&world, &a).await;

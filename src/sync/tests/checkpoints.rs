@@ -11,8 +11,8 @@ use crate::sync::missing::Missing;
 
 /// Removes the commits of the log for which `gone` is true; returns how many.
 pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> usize {
-    let keys = world.store.keys().await;
-    let wanted: Vec<_> = keys.iter().filter(|key| key.starts_with("log/") && gone(key)).collect();
+    let keys = world.log().await;
+    let wanted: Vec<_> = keys.iter().filter(|key| gone(key)).collect();
     for key in &wanted {
         world.store.remove(key).await;
     }
@@ -71,8 +71,7 @@ fn a_new_node_reads_the_checkpoint_and_what_came_after() {
             nodes[0].push().await;
         }
         assert!(nodes[1].pull().await);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         let asked = fresh.remote().requests();
         // The format object, the head of the log, the checkpoint, three commits.
         assert!(asked.gets <= 6 && asked.lists == 2, "{asked:?}");
@@ -105,10 +104,8 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
         checkpoint(&nodes[1]).await;
         assert_eq!(remove_log(&world, |_| true).await, 30);
         let [a, ..] = &mut nodes;
-        a.write("later", b"x");
-        a.push().await;
-        let mut fresh = world.node();
-        assert!(fresh.pull().await);
+        a.send("later", b"x").await;
+        let mut fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), a.registers());
         assert!(!fresh.engine.ledger().is_partial());
         // Nodes that were present all the time continue, and forget names that no checkpoint lists.
@@ -117,8 +114,7 @@ fn p5_in_order_the_log_below_a_checkpoint_may_be_gone() {
             assert_eq!(node.registers(), fresh.registers());
         }
         // The new node does, too.
-        fresh.write("d0/f0", b"mine");
-        fresh.push().await;
+        fresh.send("d0/f0", b"mine").await;
         assert!(nodes[0].pull().await);
         assert_eq!(nodes[0].read("d0/f0").await, Some(b"mine".to_vec()));
         let name = checkpoint(&fresh).await;
@@ -134,8 +130,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         a.write("replaced", b"1");
         a.write("removed", b"1");
         a.write("touched", b"1");
-        a.write("theirs", b"1");
-        a.push().await;
+        a.send("theirs", b"1").await;
         assert!(b.pull().await);
         let before: BTreeMap<_, _> = a.registers().into_iter().collect();
         let of = a.write("replaced", b"2");
@@ -149,8 +144,7 @@ fn what_waits_in_the_queue_is_not_in_a_checkpoint() {
         a.publish(vec![(path("new"), Op::Attrs { of, attrs })]);
         a.write("theirs", b"2");
         // A change of another node below a waiting change counts.
-        b.write("theirs", b"3");
-        b.push().await;
+        b.send("theirs", b"3").await;
         assert!(a.pull().await);
         let name = checkpoint(&a).await;
         let found = registers(&items(&world, &name).await);
@@ -178,8 +172,7 @@ fn a_node_with_records_of_an_earlier_run_writes_none_until_they_are_remote() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", b"1");
-        a.push().await;
+        a.send("f", b"1").await;
         a.write("f", b"2");
         a.write("g", b"2");
         a.engine.ledger().save().unwrap();
@@ -237,8 +230,7 @@ fn p7_one_winner_whichever_node_writes_the_checkpoint() {
         assert_eq!(registers(&items(&world, &one).await), registers(&items(&world, &two).await));
         remove_log(&world, |_| true).await;
         for gone in [one, two] {
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers());
             world.store.remove(&format!("checkpoints/{gone}")).await;
         }
@@ -263,8 +255,7 @@ fn one_checkpoint_is_written_when_due_and_only_one() {
             node.engine.checkpointer().unwrap().write_if_due().await;
             assert!(!node.engine.checkpointer().unwrap().is_due());
         }
-        let keys = world.store.keys().await;
-        assert_eq!(keys.iter().filter(|key| key.starts_with("checkpoints/")).count(), 1);
+        assert_eq!(world.keys("checkpoints/").await.len(), 1);
         let puts = b.remote().requests().puts;
         b.engine.checkpointer().unwrap().write_if_due().await;
         assert_eq!(b.remote().requests().puts, puts, "nothing is due");
@@ -277,10 +268,7 @@ fn an_engine_writes_checkpoints_by_itself_and_at_the_end() {
         let world = World::new();
         let a = world.node();
         a.engine.start();
-        let count = async || {
-            let keys = world.store.keys().await;
-            keys.iter().filter(|key| key.starts_with("checkpoints/")).count()
-        };
+        let count = async || world.keys("checkpoints/").await.len();
         for n in 0..300_u64 {
             a.publish(vec![(path("f"), Op::Put(file_of(n)))]);
             assert!(a.engine.publisher().unwrap().drain(Duration::from_mins(1)).await.complete);
@@ -357,15 +345,13 @@ fn a_crash_while_a_checkpoint_is_written_leaves_no_checkpoint() {
         assert!(written.await.is_none());
         let a = world.node_at(a.crash());
         assert!(a.pull().await);
-        let keys = world.store.keys().await;
-        assert!(!keys.iter().any(|key| key.starts_with("checkpoints/")));
+        assert!(world.keys("checkpoints/").await.is_empty());
         // Cut off by a store that shows objects which were not written whole.
         let name = checkpoint(&b).await;
         let key = format!("checkpoints/{name}");
         let bytes = world.store.read(&key).await.unwrap();
         world.store.overwrite(&key, bytes[..bytes.len() / 2].to_vec()).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), b.registers());
         assert_eq!(fresh.registers(), a.registers());
     });
@@ -394,16 +380,14 @@ fn p9_self_healing_a_bad_checkpoint_is_passed_over() {
         for bad in [newer, flipped, good[..30].to_vec(), Vec::new(), renamed] {
             world.store.overwrite(&second, bad).await;
             // From the earlier one, and the part of the log that still exists.
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             assert_eq!(fresh.registers(), nodes[0].registers());
             let asked = fresh.remote().requests().gets;
             assert!(asked <= 7, "the log was not read: {asked}");
         }
         // And from the log alone.
         world.store.overwrite(&first, b"x".repeat(99)).await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), nodes[0].registers());
         assert_eq!(fresh.read("between").await, Some(b"x".to_vec()));
     });
@@ -416,8 +400,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
         let world = World::new();
         let (mut a, b, mut c) = (world.node(), world.node(), world.node());
         for n in 0..600 {
-            a.write(&format!("f{}", n % 50), &content(n, 40));
-            a.push().await;
+            a.send(&format!("f{}", n % 50), &content(n, 40)).await;
             world.clock.advance(Duration::from_millis(20));
         }
         b.fail("latency_ms=2000");
@@ -427,8 +410,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
                 crate::clock::sleep(tick).await;
                 world.clock.advance(tick);
                 if n == 200 {
-                    c.write("late", b"x");
-                    c.push().await;
+                    c.send("late", b"x").await;
                 }
             }
         };
@@ -436,8 +418,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
             () = passing => panic!("it takes too long"),
             _ = checkpoint(&b) => {}
         }
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.entry("late").is_some());
     });
 }

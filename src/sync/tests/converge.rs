@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Fold, Op, Register, Time};
-use crate::remote::decode_commit;
 use crate::stamp::Stamp;
 
 const PATHS: [&str; 6] = ["a", "b", "d", "d/x", "d/y", "e/f"];
@@ -165,9 +164,8 @@ async fn turn(
 /// Folds all commits of the log.
 async fn fold_of_log(world: &World) -> Fold {
     let mut fold = Fold::new();
-    for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-        let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-        for change in &commit.changes {
+    for key in world.log().await {
+        for change in &world.commit(&key).await.changes {
             fold.apply(change, Time::default());
         }
     }
@@ -248,8 +246,7 @@ fn a_content_that_others_stored_first_need_not_be_kept() {
         let (mut a, mut b) = (world.node(), world.node());
         b.write("f", &body(36));
         b.write("f", &body(0));
-        a.write("g", &body(36));
-        a.push().await;
+        a.send("g", &body(36)).await;
         b.pull().await;
         b.push().await;
         assert_eq!(b.engine.ledger().blobs().usage().unsaved_bytes, 0);
@@ -262,8 +259,7 @@ fn a_file_that_others_wrote_is_removed_for_them_too() {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
         // B writes and removes a file that A has written, and receives A's change only just before.
-        a.write("f", b"of a");
-        a.push().await;
+        a.send("f", b"of a").await;
         b.write("f", b"of b");
         b.pull().await;
         b.remove("f");

@@ -10,11 +10,6 @@ async fn flip(world: &World, key: &str, at: usize) {
     world.store.overwrite(key, bytes).await;
 }
 
-async fn keys(world: &World, folder: &str) -> Vec<String> {
-    let all = world.store.keys().await.into_iter();
-    all.filter(|key| key.starts_with(folder)).collect()
-}
-
 #[test]
 fn p9_self_healing_of_every_part_of_a_pack() {
     run(async {
@@ -24,15 +19,14 @@ fn p9_self_healing_of_every_part_of_a_pack() {
             a.write(&format!("f{n}"), &content(n, 5000));
         }
         a.push().await;
-        let packs = keys(&world, "packs/").await;
+        let packs = world.keys("packs/").await;
         assert_eq!(packs.len(), 1);
         let good = world.store.read(&packs[0]).await.unwrap();
         let mut misses = 0;
         for at in (0..good.len()).step_by(good.len() / 40) {
             world.store.overwrite(&packs[0], good.to_vec()).await;
             flip(&world, &packs[0], at).await;
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             for n in 0..8_u64 {
                 if let Some(bytes) = b.read(&format!("f{n}")).await {
                     assert!(bytes == content(n, 5000));
@@ -45,14 +39,11 @@ fn p9_self_healing_of_every_part_of_a_pack() {
         assert!((20..=41).contains(&misses), "one file each time, none for the index: {misses}");
         // The next writer repairs it, for the node that found it and for the others.
         world.store.remove(&packs[0]).await;
-        let mut b = world.node();
-        assert!(b.pull().await);
+        let mut b = world.caught_up().await;
         assert_eq!(b.read("f3").await, None);
         assert!(b.entry("f3").is_none());
-        b.write("f3", &content(3, 5000));
-        b.push().await;
-        let c = world.node();
-        assert!(c.pull().await);
+        b.send("f3", &content(3, 5000)).await;
+        let c = world.caught_up().await;
         assert!(c.read("f3").await == Some(content(3, 5000)));
         assert_eq!(c.read("f4").await, None);
     });
@@ -77,24 +68,21 @@ fn a_pack_of_a_newer_version_is_no_damage() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 5000));
-        a.push().await;
-        let pack = keys(&world, "packs/").await.remove(0);
+        a.send("f", &content(1, 5000)).await;
+        let pack = world.keys("packs/").await.remove(0);
         let good = world.store.read(&pack).await.unwrap();
         // Readable members are served.
         world.store.overwrite(&pack, newer(&good, false)).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!(b.read("f").await == Some(content(1, 5000)));
         // A member that cannot be repaired is a miss, which is not published.
         world.store.overwrite(&pack, newer(&good, true)).await;
-        let mut c = world.node();
-        assert!(c.pull().await);
+        let mut c = world.caught_up().await;
         assert_eq!(c.read("f").await, None);
         assert!(c.entry("f").is_some(), "it is not hidden");
-        let commits = keys(&world, "log/").await.len();
+        let commits = world.log().await.len();
         c.push().await;
-        assert_eq!(keys(&world, "log/").await.len(), commits);
+        assert_eq!(world.log().await.len(), commits);
         world.store.overwrite(&pack, good.to_vec()).await;
         assert!(
             c.read("f").await == Some(content(1, 5000)),
@@ -111,9 +99,8 @@ fn p9_self_healing_of_a_blob_object() {
         for damage in 0..4 {
             let mut a = world.node();
             let name = format!("f{damage}");
-            a.write(&name, &bytes);
-            a.push().await;
-            let blobs = keys(&world, "blobs/").await;
+            a.send(&name, &bytes).await;
+            let blobs = world.keys("blobs/").await;
             assert_eq!(blobs.len(), 1);
             let good = world.store.read(&blobs[0]).await.unwrap();
             match damage {
@@ -122,18 +109,15 @@ fn p9_self_healing_of_a_blob_object() {
                 2 => world.store.overwrite(&blobs[0], content(9, 1000)).await,
                 _ => world.store.remove(&blobs[0]).await,
             }
-            let mut b = world.node();
-            assert!(b.pull().await);
+            let mut b = world.caught_up().await;
             assert_eq!(b.read(&name).await, None);
             assert!(b.entry(&name).is_none());
             // Also after a restart, whether or not the damage was saved.
             b.engine.ledger().save().unwrap();
             b = world.node_at(b.crash());
             assert!(b.entry(&name).is_none());
-            b.write(&name, &bytes);
-            b.push().await;
-            let c = world.node();
-            assert!(c.pull().await);
+            b.send(&name, &bytes).await;
+            let c = world.caught_up().await;
             assert!(c.read(&name).await.as_ref() == Some(&bytes));
         }
     });
@@ -145,10 +129,9 @@ fn p9_self_healing_of_a_commit() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for n in 0..3 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
-        let log = keys(&world, "log/").await;
+        let log = world.log().await;
         let good = world.store.read(&log[1]).await.unwrap();
         flip(&world, &log[1], good.len() / 2).await;
         assert!(b.pull().await, "it holds no node up");
@@ -169,8 +152,7 @@ fn a_store_that_does_not_answer_proves_nothing() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         a.write("f", &content(1, 5000));
-        a.write("g", &content(2, 1_200_000));
-        a.push().await;
+        a.send("g", &content(2, 1_200_000)).await;
         assert!(b.pull().await);
         for plan in ["errors=100", "resets=100", "forbidden=1", "truncated=100", "hang=1"] {
             b.fail(plan);
@@ -197,8 +179,7 @@ fn p9_self_healing_of_what_was_damaged_here_before_it_was_remote() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("old", b"stays");
-        a.push().await;
+        a.send("old", b"stays").await;
         for (name, size) in [("in", 100), ("packed", 9000), ("large", 1_300_000)] {
             a.write(name, &content(5, size));
             let digest = crate::digest::Digest::of(&content(5, size));
@@ -207,8 +188,7 @@ fn p9_self_healing_of_what_was_damaged_here_before_it_was_remote() {
             bytes[size / 2] ^= 4;
             std::fs::write(&file, bytes).unwrap();
         }
-        a.write("new", b"goes on");
-        a.push().await;
+        a.send("new", b"goes on").await;
         assert!(b.pull().await);
         for node in [&a, &b] {
             for name in ["in", "packed", "large"] {
@@ -231,8 +211,7 @@ fn what_was_replaced_before_it_could_be_uploaded_is_not_missed() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", b"first");
-        a.push().await;
+        a.send("f", b"first").await;
         let entry = a.store(&content(1, 9000));
         a.publish(vec![(path("f"), crate::namespace::Op::Put(entry.clone()))]);
         a.publish(vec![(path("other"), crate::namespace::Op::Put(a.store(b"o")))]);
@@ -281,8 +260,7 @@ fn p9_self_healing_of_a_journal() {
                 assert!(a.read(&format!("f{n}")).await == Some(content(*n, 100)));
             }
             a.push().await;
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             assert_eq!(a.registers(), b.registers());
         }
     });

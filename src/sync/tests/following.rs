@@ -44,8 +44,7 @@ fn the_lag_of_commits_is_reported() {
         for (wait, last_ms, worst_ms) in
             [(3, 3_000, 3_000), (1, 1_000, 3_000), (400, 400_000, 400_000)]
         {
-            a.write("f", &content(wait, 100));
-            a.push().await;
+            a.send("f", &content(wait, 100)).await;
             world.clock.advance(wait as u32 * SECOND);
             assert!(b.pull().await);
             let now = told(&b);
@@ -58,8 +57,7 @@ fn the_lag_of_commits_is_reported() {
         assert_eq!(told(&b).lag_worst_ms, None, "none came for minutes");
         // The node's own commits have no lag.
         let mut c = world.node();
-        c.write("mine", b"x");
-        c.push().await;
+        c.send("mine", b"x").await;
         let c = world.node_at(c.crash());
         assert!(c.pull().await);
         let of_a = told(&c).lag_last_ms;
@@ -77,8 +75,7 @@ fn lag_counts_from_when_a_program_asks() {
         assert!(b.engine.follower().wait_fresh(DEADLINE).await);
         world.clock.advance(600 * SECOND);
         sleep(600 * SECOND).await;
-        a.write("f", &content(1, 100));
-        a.push().await;
+        a.send("f", &content(1, 100)).await;
         world.clock.advance(3600 * SECOND);
         assert!(b.engine.follower().wait_fresh(DEADLINE).await && b.entry("f").is_some());
         let now = told(&b);
@@ -93,11 +90,9 @@ fn commits_that_cannot_be_read_are_counted() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..3_u64 {
-            a.write(&format!("f{n}"), &content(n, 100));
-            a.push().await;
+            a.send(&format!("f{n}"), &content(n, 100)).await;
         }
-        let keys: Vec<String> =
-            world.store.keys().await.into_iter().filter(|key| key.starts_with("log/")).collect();
+        let keys = world.log().await;
         for (trouble, after) in [("status=503", 3), ("status=403", 1)] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", keys[0]));
@@ -166,8 +161,7 @@ fn versions_of_other_nodes_are_counted() {
         let world = World::new();
         let (mut a, mut b, c) = (world.node(), world.node(), world.node());
         for node in [&mut a, &mut b] {
-            node.write("f", b"x");
-            node.push().await;
+            node.send("f", b"x").await;
         }
         let count = |node: &Node| node.engine.follower().versions();
         assert!(c.pull().await);

@@ -50,8 +50,7 @@ fn p10_freshness_zero_asks_each_time() {
         b.engine.start();
         let follower = b.engine.follower();
         for n in 0..10_u64 {
-            a.write("f", &content(n, 50));
-            a.push().await;
+            a.send("f", &content(n, 50)).await;
             assert!(!follower.freshness().ready());
             let looks = || b.remote().requests().lists + b.remote().requests().gets;
             let before = looks();
@@ -93,8 +92,7 @@ fn a_person_who_asks_gets_a_list_that_begins_after_the_question() {
         b.engine.start();
         let freshness = b.engine.follower().freshness().clone();
         assert!(b.engine.follower().wait_fresh(LONG).await);
-        a.write("f", b"x");
-        a.push().await;
+        a.send("f", b"x").await;
         assert!(freshness.ready() && b.entry("f").is_none(), "an old answer may stand");
         assert!(freshness.ask_anew(LONG).await);
         assert!(b.entry("f").is_some());
@@ -166,8 +164,7 @@ fn a_commit_that_was_listed_late_is_found() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f0", b"0");
-        a.push().await;
+        a.send("f0", b"0").await;
         assert!(b.pull().await);
         // It was in flight for 25 seconds while others were made and deleted.
         let mut late = world.node();
@@ -176,8 +173,7 @@ fn a_commit_that_was_listed_late_is_found() {
         let stuck = late;
         for n in 1..26 {
             world.clock.advance(Duration::from_secs(1));
-            a.write("f0", &content(n, 10));
-            a.push().await;
+            a.send("f0", &content(n, 10)).await;
             assert!(b.pull().await);
         }
         let mut late = stuck;
@@ -193,13 +189,11 @@ fn a_node_whose_clock_is_ahead_hides_no_node() {
         let world = World::new();
         let ahead = World { clock: Clock::manual(NOW_MS + 3_600_000), ..world.clone() };
         let (mut early, mut a, b) = (ahead.node(), world.node(), world.node());
-        early.write("f", b"future");
-        early.push().await;
+        early.send("f", b"future").await;
         assert!(b.pull().await);
         // It has not received anything of the other node, so the names of its commits lie an hour
         // before.
-        a.write("g", b"now");
-        a.push().await;
+        a.send("g", b"now").await;
         world.clock.advance(Duration::from_secs(5));
         assert!(b.pull().await);
         assert!(b.entry("f").is_some() && b.entry("g").is_some());
@@ -219,27 +213,23 @@ fn a_reader_whose_clock_is_ahead_misses_nothing_after_a_restart() {
         let (two_hours, age) = (7_200_000, Duration::from_hours(4));
         let mut world = World::aging(age);
         let mut a = world.node();
-        a.write("f", b"first");
-        a.push().await;
+        a.send("f", b"first").await;
         world.settings.read_only = true;
         let b = world.node_adrift(tempfile::tempdir().unwrap(), two_hours);
         assert!(b.pull().await);
         b.engine.ledger().save().unwrap();
         let b = world.node_adrift(b.crash(), two_hours);
         world.clock.advance(Duration::from_secs(10));
-        a.write("f", b"second");
-        a.push().await;
+        a.send("f", b"second").await;
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(b"second".to_vec()));
         // It also misses nothing after an absence so long that its namespace is rebuilt.
         world.clock.advance(2 * age);
-        a.write("f", b"third");
-        a.push().await;
+        a.send("f", b"third").await;
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(b"third".to_vec()));
         world.clock.advance(Duration::from_secs(10));
-        a.write("f", b"fourth");
-        a.push().await;
+        a.send("f", b"fourth").await;
         assert!(b.pull().await);
         assert!(b.read("f").await == Some(b"fourth".to_vec()));
     });
@@ -251,14 +241,12 @@ fn a_reader_whose_clock_is_ahead_catches_up_after_it_was_idle() {
     run(async {
         let mut world = World::new();
         let mut a = world.node();
-        a.write("f", b"first");
-        a.push().await;
+        a.send("f", b"first").await;
         world.settings.read_only = true;
         let b = world.node_adrift(tempfile::tempdir().unwrap(), 7_200_000);
         assert!(b.pull().await);
         world.clock.advance(Duration::from_mins(2));
-        a.write("g", b"second");
-        a.push().await;
+        a.send("g", b"second").await;
         checkpoint(&a).await;
         assert_eq!(remove_log(&world, |_| true).await, 2);
         world.clock.advance(Duration::from_mins(40));
@@ -336,8 +324,7 @@ fn p10_freshness_of_names_that_the_kernel_remembers() {
                 // No program makes a request for so long that the node stops asking the store.
                 5 => pass(&world, 10_000 + random(3000)).await,
                 6..=8 => {
-                    a.write("f", &content(round, 100 + round as usize));
-                    a.push().await;
+                    a.send("f", &content(round, 100 + round as usize)).await;
                     remote.push((world.clock.mono(), 100 + round));
                 }
                 _ => {}
@@ -437,12 +424,11 @@ fn a_name_whose_bytes_are_lost_is_doubted() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", &content(1, 3 << 20));
-        a.push().await;
+        a.send("f", &content(1, 3 << 20)).await;
         assert!(b.pull().await);
         let (digest, size) = b.entry("f").unwrap().content().unwrap();
-        for key in world.store.keys().await.iter().filter(|key| key.starts_with("blobs/")) {
-            world.store.remove(key).await;
+        for key in world.keys("blobs/").await {
+            world.store.remove(&key).await;
         }
         let before = b.engine.ledger().applied();
         assert!(b.engine.fetcher().fetch(digest, size).await.is_err());

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 
+use super::checkpoints::checkpoint;
 use super::harness::*;
 use crate::error::Result;
 use crate::namespace::Op;
@@ -12,7 +13,8 @@ use crate::sync::gc::{Collector, GcOptions, GcProgress, Report, Why};
 
 const OPTIONS: GcOptions = GcOptions { grace: LOG_GRACE, told: false };
 
-async fn collect(node: &Node, dry_run: bool) -> Report {
+/// Collects garbage, or only tells what would be deleted.
+pub(super) async fn collect(node: &Node, dry_run: bool) -> Report {
     let writer = (!dry_run).then(|| node.remote());
     let mut progress = 0;
     let collector = Collector::open(node.remote(), writer, OPTIONS).await.expect("it is a store");
@@ -31,14 +33,6 @@ fn deleted(report: &Report, kind: &str, why: Why) -> u64 {
     one.map_or(0, |one| one.tally.objects)
 }
 
-async fn count(world: &World, start: &str) -> usize {
-    world.store.keys().await.iter().filter(|key| key.starts_with(start)).count()
-}
-
-async fn checkpoint(node: &Node) {
-    node.engine.checkpointer().unwrap().write().await.expect("it is written");
-}
-
 /// Writes files to packs, commits and objects, and replaces each once; returns what must be
 /// readable.
 async fn write_and_replace(node: &mut Node) -> Vec<(String, Vec<u8>)> {
@@ -50,8 +44,7 @@ async fn write_and_replace(node: &mut Node) -> Vec<(String, Vec<u8>)> {
             for copy in 0..2_u64 {
                 let (name, bytes) =
                     (format!("f{n}-{copy}"), content(round * 100 + n * 10 + copy, size));
-                node.write(&name, &bytes);
-                node.push().await;
+                node.send(&name, &bytes).await;
                 left.push((name, bytes));
             }
         }
@@ -81,7 +74,7 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
             assert_eq!(report.total().objects, 0, "{report:?}");
             assert!(!report.notes.is_empty() && report.checkpoint.is_none());
             world.clock.advance(Duration::from_mins(50));
-            if count(&world, "checkpoints/").await == 0 {
+            if world.keys("checkpoints/").await.is_empty() {
                 checkpoint(&a).await;
             }
         }
@@ -105,16 +98,14 @@ fn what_no_entry_uses_goes_after_the_grace_time() {
         );
         // There is nothing left to do.
         assert_eq!(collect(&a, false).await.total().objects, 0);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), a.registers());
         assert_read(&fresh, &files).await;
         // A node that has read none of the contents yet.
         assert!(b.pull().await);
         assert_read(&b, &files).await;
         // If an unused content is written again, it is stored again.
-        a.write("again", &content(10, 9000));
-        a.push().await;
+        a.send("again", &content(10, 9000)).await;
         assert!(b.pull().await);
         assert!(b.read("again").await == Some(content(10, 9000)));
     });
@@ -125,16 +116,14 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("x", &content(1, 9000));
-        a.push().await;
+        a.send("x", &content(1, 9000)).await;
         assert!(b.pull().await);
         checkpoint(&a).await;
         // It becomes unused after the checkpoint: a node that reads that checkpoint still sees it.
-        a.write("x", &content(2, 9000));
-        a.push().await;
+        a.send("x", &content(2, 9000)).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
         assert_eq!(collect(&a, false).await.total().objects, 1, "the covered commit");
-        assert_eq!(count(&world, "packs/").await, 2);
+        assert_eq!(world.keys("packs/").await.len(), 2);
         // Uploaded, and its commit is in flight.
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
@@ -144,8 +133,7 @@ fn what_a_node_may_be_about_to_rely_on_stays() {
         assert_eq!(deleted(&report, "packs", Why::Unused), 1);
         assert_eq!(deleted(&report, "checkpoints", Why::Superseded), 1);
         b.commit().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("y").await == Some(content(3, 9000)));
         assert!(fresh.read("x").await == Some(content(2, 9000)));
     });
@@ -158,12 +146,10 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
     run(async {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
-        a.write("x", &content(1, 9000));
-        a.push().await;
+        a.send("x", &content(1, 9000)).await;
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(5));
-        a.write("z", &content(2, 9000));
-        a.push().await;
+        a.send("z", &content(2, 9000)).await;
         b.write("y", &content(3, 9000));
         b.upload().await;
         let collector = Collector::open(a.remote(), Some(a.remote()), OPTIONS).await.unwrap();
@@ -192,11 +178,9 @@ fn a_commit_deleted_during_the_read_is_not_unreadable() {
             write_and_replace(&mut a).await;
             checkpoint(&a).await;
             for n in 0..12 {
-                a.write(&format!("later{n}"), &content(1000 + n, 9000));
-                a.push().await;
+                a.send(&format!("later{n}"), &content(1000 + n, 9000)).await;
             }
-            let keys = world.store.keys().await;
-            let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+            let last = &world.log().await.pop().unwrap();
             world.clock.advance(wait);
             let collector = Collector::open(a.remote(), None, OPTIONS).await.unwrap();
             let report = collector.collect(|progress| {
@@ -223,8 +207,7 @@ fn what_the_store_declares_counts() {
             let world = World { expiry: declared, ..World::new() };
             let mut a = world.node();
             a.remote().check().await.expect("it is made");
-            a.write("x", &content(1, 9000));
-            a.push().await;
+            a.send("x", &content(1, 9000)).await;
             world.clock.advance(days * DAY);
             let other = World { expiry: Some(30 * DAY), ..world.clone() }.node();
             let report = collect(&other, true).await;
@@ -247,10 +230,8 @@ fn what_cannot_be_read_may_use_anything() {
         write_and_replace(&mut a).await;
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(1));
-        a.write("later", b"x");
-        a.push().await;
-        let log = world.store.keys().await;
-        let last = log.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        a.send("later", b"x").await;
+        let last = &world.log().await.pop().unwrap();
         let good = world.store.read(last).await.unwrap();
         let mut newer = good.to_vec();
         newer[8] = 9;
@@ -269,8 +250,7 @@ fn what_cannot_be_read_may_use_anything() {
         world.store.overwrite(last, good.to_vec()).await;
         world.clock.advance(LOG_GRACE);
         // An unreadable checkpoint covers nothing.
-        let keys = world.store.keys().await;
-        let only = keys.iter().find(|key| key.starts_with("checkpoints/")).unwrap();
+        let only = &world.keys("checkpoints/").await[0];
         let whole = world.store.read(only).await.unwrap();
         world.store.overwrite(only, whole[..whole.len() - 1].to_vec()).await;
         world.clock.advance(LOG_GRACE);
@@ -304,8 +284,7 @@ fn a_store_that_fails_is_no_reason_to_delete() {
         }
         a.fail("");
         assert_eq!(collect(&a, false).await.total().objects, 0);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_read(&fresh, &files).await;
     });
 }
@@ -337,8 +316,7 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                     11 => collected += collect(&nodes[at], false).await.total().objects,
                     _ => {
                         // A machine that starts, reads everything that exists, and stops.
-                        let fresh = world.node();
-                        assert!(fresh.pull().await);
+                        let fresh = world.caught_up().await;
                         for (path, register) in fresh.registers() {
                             let Some(entry) = register.entry else { continue };
                             let (digest, size) = entry.content().expect("only files");
@@ -354,8 +332,7 @@ fn no_entry_in_use_is_lost_whenever_it_is_collected() {
                     node.push().await;
                 }
             }
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for node in &nodes {
                 assert!(node.pull().await);
                 assert_eq!(node.registers(), fresh.registers(), "seed {seed}");
@@ -382,12 +359,8 @@ fn a_name_that_is_only_a_directory_needs_no_object() {
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE + Duration::from_mins(1));
         let report = collect(&a, false).await;
-        assert_eq!(
-            (deleted(&report, "commits", Why::Covered), count(&world, "log/").await),
-            (1, 0)
-        );
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        assert_eq!((deleted(&report, "commits", Why::Covered), world.log().await.len()), (1, 0));
+        let fresh = world.caught_up().await;
         assert!(fresh.entry("d").is_some());
     });
 }
@@ -398,8 +371,7 @@ fn a_list_that_breaks_off_goes_on_where_it_was() {
         let world = World::new();
         let mut node = world.node();
         for n in 0..12_u64 {
-            node.write(&format!("n{n}"), &content(n, 2_000_000));
-            node.push().await;
+            node.send(&format!("n{n}"), &content(n, 2_000_000)).await;
         }
         let remote = node.remote().background();
         let all = world.store.keys().await.len() as u64;

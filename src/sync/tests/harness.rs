@@ -12,9 +12,10 @@ use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, EntryKind, Op, Profiles, Register};
+pub(super) use crate::name::path;
+use crate::namespace::{Attrs, Commit, Entry, EntryKind, Op, Profiles, Register};
 use crate::remote::fault::{FaultPlan, Faults, MemoryStore};
-use crate::remote::{KnownStore, Remote, RemoteOptions};
+use crate::remote::{KnownStore, Remote, RemoteOptions, decode_commit};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
@@ -47,10 +48,6 @@ pub(super) fn run_real<T>(test: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(test)
-}
-
-pub(super) fn path(text: &str) -> TreePath {
-    text.split('/').fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).unwrap())
 }
 
 pub(super) fn file(digest: Digest, size: u64) -> Entry {
@@ -134,6 +131,29 @@ impl World {
 
     pub(super) fn node(&self) -> Node {
         self.node_at(tempfile::tempdir().unwrap())
+    }
+
+    /// Returns the keys of the store that begin like this, in order.
+    pub(super) async fn keys(&self, start: &str) -> Vec<String> {
+        let keys = self.store.keys().await.into_iter();
+        keys.filter(|key| key.starts_with(start)).collect()
+    }
+
+    /// Returns the keys of the commits in the store, in order.
+    pub(super) async fn log(&self) -> Vec<String> {
+        self.keys("log/").await
+    }
+
+    /// Reads a commit of the store.
+    pub(super) async fn commit(&self, key: &str) -> Commit {
+        decode_commit(&self.store.read(key).await.unwrap()).unwrap()
+    }
+
+    /// Opens a new node that has read the log.
+    pub(super) async fn caught_up(&self) -> Node {
+        let node = self.node();
+        assert!(node.pull().await);
+        node
     }
 
     /// Opens a node on a cache directory that an earlier run may have left.
@@ -340,6 +360,12 @@ impl Node {
             }
             self.commit().await;
         }
+    }
+
+    /// Writes a file, and sends everything to the remote.
+    pub(super) async fn send(&mut self, at: &str, bytes: &[u8]) {
+        self.write(at, bytes);
+        self.push().await;
     }
 
     /// Reads the log, and folds the new commits.

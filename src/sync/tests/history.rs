@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::{Change, Commit, Op};
 use crate::remote::{CheckpointChain, CheckpointHead, CheckpointWriter, encode_commit, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::LOG_GRACE;
-use crate::sync::gc::{Collector, GcOptions};
 
 const WRITER: NodeId = NodeId(0xabc);
 const SECOND: Duration = Duration::from_secs(1);
@@ -78,8 +78,7 @@ fn a_new_node_lists_only_what_no_checkpoint_has() {
         // The checkpoints and one page; the format object, the head of the log, the checkpoint, and
         // the later commits.
         assert!(asked.lists == 2 && asked.gets <= 3 + 5, "{asked:?}");
-        fresh.write("mine", b"x");
-        fresh.push().await;
+        fresh.send("mine", b"x").await;
         // It continues in this way: with the new commits, and sometimes with the beginning of the
         // log and the last minutes.
         for minutes in 0..60 {
@@ -104,20 +103,16 @@ fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
         let world = World::new();
         past(&world, 20_000).await;
         world.clock.advance(LOG_GRACE + SECOND);
-        let a = world.node();
-        assert!(a.pull().await);
+        let a = world.caught_up().await;
         let mut lists = Vec::new();
         for _ in 0..2 {
             let before = a.remote().requests().lists;
-            let options = GcOptions { grace: LOG_GRACE, told: false };
-            let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
-            collector.collect(|_| ()).await.unwrap();
+            collect(&a, false).await;
             lists.push(a.remote().requests().lists - before);
         }
         // All of it once, to delete it, and the last hour before the checkpoint twice.
         assert!(lists[0] <= 20 + 4 + lists[1] && lists[1] <= 6, "{lists:?}");
-        let keys = world.store.keys().await;
-        assert_eq!(keys.iter().filter(|key| key.starts_with("log/")).count(), 0);
+        assert!(world.log().await.is_empty());
     });
 }
 
@@ -158,14 +153,12 @@ fn what_comes_late_is_found_however_long_the_log() {
     run(async {
         let world = World::new();
         past(&world, 5000).await;
-        let node = world.node();
-        assert!(node.pull().await);
+        let node = world.caught_up().await;
         let late = commit(stamp(world.clock.wall_ms(), 0), 5000);
         let mut other = world.node();
         for n in 0..8_u64 {
             world.clock.advance(Duration::from_mins(1));
-            other.write("other", &content(n, 10));
-            other.push().await;
+            other.send("other", &content(n, 10)).await;
             assert!(node.pull().await);
         }
         put_commit(&world, &late).await;
@@ -174,8 +167,7 @@ fn what_comes_late_is_found_however_long_the_log() {
         assert!(node.pull().await && knows(&node, "f0"));
         // If another commit follows it, it is looked for at once.
         world.clock.advance(LOG_GRACE / 2);
-        other.write("other", b"the last");
-        other.push().await;
+        other.send("other", b"the last").await;
         assert!(node.pull().await);
         let (late, next) = (
             commit(stamp(world.clock.wall_ms(), 20 * 60), 5001),

@@ -15,8 +15,7 @@ const TENTH_OF_AN_HOUR: u32 = 6 * 600;
 async fn hour(each: impl AsyncFn(&Node, u32)) -> Requests {
     let world = World::new();
     let mut other = world.node();
-    other.write("there", b"before");
-    other.push().await;
+    other.send("there", b"before").await;
     let node = world.node();
     node.fail("latency_ms=20");
     node.engine.start();

@@ -73,8 +73,7 @@ fn p13_bounded_what_was_used_a_moment_ago_stays_known() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", &content(1, 9000));
-        a.push().await;
+        a.send("f", &content(1, 9000)).await;
         live(&world, &[&a, &b], 3 * LOG_GRACE).await;
         let entry = a.entry("f").unwrap();
         for _ in 0..3 {

@@ -114,8 +114,7 @@ impl Cluster {
         let node = self.up(at);
         assert!(node.pull().await);
         let bytes = content(seed, size);
-        node.write(&name, &bytes);
-        node.push().await;
+        node.send(&name, &bytes).await;
         let digest = Digest::of(&bytes);
         self.contents.insert(digest, (bytes.len() as u64, step));
         self.files.insert(name, Some(File { digest, used_until, opened: step }));

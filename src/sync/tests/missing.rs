@@ -8,24 +8,14 @@ use super::harness::*;
 use crate::sync::LOG_GRACE;
 use crate::sync::missing::Missing;
 
-async fn log(world: &World) -> Vec<String> {
-    let keys = world.store.keys().await.into_iter();
-    keys.filter(|key| key.starts_with("log/")).collect()
-}
-
-async fn count_checkpoints(world: &World) -> usize {
-    world.store.keys().await.iter().filter(|key| key.starts_with("checkpoints/")).count()
-}
-
 /// A node that has read everything, one that could not read the commit of `lost`, and the name and
 /// bytes of that commit.
 async fn one_is_damaged(world: &World) -> (Node, Node, String, Vec<u8>) {
     let (mut a, b) = (world.node(), world.node());
     for name in ["first", "lost", "last"] {
-        a.write(name, &content(1, 9_000));
-        a.push().await;
+        a.send(name, &content(1, 9_000)).await;
     }
-    let key = log(world).await.remove(1);
+    let key = world.log().await.remove(1);
     let good = world.store.read(&key).await.unwrap();
     world.store.overwrite(&key, b"damaged".to_vec()).await;
     // It is damaged long after it was announced.
@@ -76,8 +66,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
             world.clock.advance(Duration::from_secs(1));
             checkpoint(&b).await;
             remove_log(&world, |_| true).await;
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             let read = fresh.read("lost").await;
             assert!(read == Some(content(1, 9_000)), "restart {restart}, gone {gone}");
         }
@@ -96,7 +85,7 @@ fn an_unreadable_checkpoint_is_not_replaced_by_one_with_less() {
         world.store.overwrite(&key, b"damaged".to_vec()).await;
         assert!(b.engine.checkpointer().unwrap().write().await.is_err());
         world.store.overwrite(&key, good.to_vec()).await;
-        assert_eq!(count_checkpoints(&world).await, 1);
+        assert_eq!(world.keys("checkpoints/").await.len(), 1);
     });
 }
 
@@ -107,14 +96,12 @@ fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
         for lost in [false, true] {
             let world = World::aging(month);
             let (mut a, mut b) = (world.node(), world.node());
-            a.write("f", &content(1, 9_000));
-            a.push().await;
+            a.send("f", &content(1, 9_000)).await;
             assert!(a.pull().await && b.pull().await);
             if lost {
                 // It is absent for longer than entries live.
                 world.clock.advance(month);
-                a.write("f", &content(1, 9_000));
-                a.push().await;
+                a.send("f", &content(1, 9_000)).await;
                 assert!(a.pull().await);
             } else {
                 b = world.node();
@@ -125,8 +112,7 @@ fn a_node_that_could_read_no_checkpoint_leaves_writing_them_to_others() {
             world.store.overwrite(&key, b"damaged".to_vec()).await;
             assert!(b.pull().await && b.entry("f").is_none());
             assert!(b.engine.ledger().is_partial(), "lost {lost}");
-            b.write("own", b"x");
-            b.push().await;
+            b.send("own", b"x").await;
             assert!(b.engine.checkpointer().unwrap().write().await.is_err());
             // Another checkpoint is adopted, if there ever is one.
             world.clock.advance(Duration::from_mins(20));
@@ -143,8 +129,7 @@ fn checkpoints_go_on_where_the_latest_cannot_be_read() {
     run(async {
         let world = World::aging(Duration::from_hours(30 * 24));
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         let name = checkpoint(&a).await;
         world.store.overwrite(&format!("checkpoints/{name}"), b"damaged".to_vec()).await;
         let b = world.node();
@@ -164,8 +149,7 @@ fn checkpoints_are_written_where_no_node_has_read_a_commit() {
         drop(a);
         for round in 0..3 {
             world.clock.advance(Duration::from_secs(1));
-            b.write(&format!("own{round}"), b"x");
-            b.push().await;
+            b.send(&format!("own{round}"), b"x").await;
             checkpoint(&b).await;
             assert!(b.engine.ledger().is_partial(), "writing one heals nothing");
         }
@@ -185,10 +169,9 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
         let world = World::new();
         let (mut a, mut b) = (world.node(), world.node());
         for n in 0..4 {
-            a.write(&format!("f{n}"), b"x");
-            a.push().await;
+            a.send(&format!("f{n}"), b"x").await;
         }
-        let keys = log(&world).await;
+        let keys = world.log().await;
         let mut bytes = Vec::new();
         for key in &keys[1..3] {
             bytes.push(world.store.read(key).await.unwrap().to_vec());
@@ -223,10 +206,9 @@ fn a_node_that_starts_from_a_checkpoint_knows_which_later_commits_it_could_not_r
         let [mut a, b] = nodes;
         world.clock.advance(LOG_GRACE);
         checkpoint(&a).await;
-        let old = log(&world).await.len();
-        a.write("lost", b"x");
-        a.push().await;
-        let key = log(&world).await.remove(old);
+        let old = world.log().await.len();
+        a.send("lost", b"x").await;
+        let key = world.log().await.remove(old);
         world.store.overwrite(&key, b"damaged".to_vec()).await;
         // One that was absent, and one that is new.
         let fresh = world.node();
@@ -243,8 +225,7 @@ fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_f
         let world = World::new();
         let (mut a, b, ..) = one_is_damaged(&world).await;
         world.clock.advance(Duration::from_mins(11));
-        a.write("new", b"x");
-        a.push().await;
+        a.send("new", b"x").await;
         checkpoint(&a).await;
         // Requests begin a second apart: the head, the list of the checkpoints, the read of one, the list of the log.
         b.fail("latency_ms=1000");
@@ -270,10 +251,9 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for name in ["first", "lost", "last"] {
-            a.write(name, &content(1, 9_000));
-            a.push().await;
+            a.send(name, &content(1, 9_000)).await;
         }
-        let key = log(&world).await.remove(1);
+        let key = world.log().await.remove(1);
         world.store.remove(&key).await;
         world.store.remove("head").await;
         assert!(b.pull().await && b.entry("last").is_some());

@@ -48,8 +48,7 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
         // Nothing at all, and a store that another program has made.
         let (empty, foreign) = (elsewhere(&world), elsewhere(&world));
         let mut theirs = foreign.node();
-        theirs.write("theirs", b"1");
-        theirs.push().await;
+        theirs.send("theirs", b"1").await;
         let mut root = node.crash();
         for place in [&empty, &foreign] {
             let before = place.store.keys().await;
@@ -110,15 +109,13 @@ fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
     run(async {
         let world = World::new();
         let mut node = world.node();
-        node.write("old", b"sent");
-        node.push().await;
+        node.send("old", b"sent").await;
         assert!(node.pull().await);
         node.write("mine", b"not sent");
         node.engine.ledger().save().unwrap();
         let other = elsewhere(&world);
         let mut theirs = other.node();
-        theirs.write("theirs", b"1");
-        theirs.push().await;
+        theirs.send("theirs", b"1").await;
         replace(&other, &node).await;
         let mut node = other.node_at(node.crash());
         assert!(node.entry("old").is_some(), "nothing was asked yet");
@@ -130,8 +127,7 @@ fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
         assert!(node.entry("old").is_none());
         assert_eq!(node.read("theirs").await, Some(b"1".to_vec()));
         assert_eq!(node.read("mine").await, Some(b"not sent".to_vec()));
-        node.write("again", b"sent");
-        node.push().await;
+        node.send("again", b"sent").await;
         assert!(theirs.pull().await);
         assert_eq!(theirs.read("mine").await, Some(b"not sent".to_vec()));
         assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "stored here, too");
@@ -148,8 +144,7 @@ fn p4_local_durable_of_what_only_another_store_has_stored() {
         let world = World::new();
         let mut node = world.node();
         let bytes = content(1, 9_000);
-        node.write("old", &bytes);
-        node.push().await;
+        node.send("old", &bytes).await;
         assert!(node.pull().await);
         node.write("again", &bytes);
         node.engine.ledger().save().unwrap();
@@ -172,8 +167,7 @@ fn a_node_of_an_older_version_knows_its_store() {
         let old = br#"{"format":1,"created_ms":77,"expiry":null,"trusted_keys":[]}"#;
         world.store.overwrite("hearthfs.json", old.to_vec()).await;
         let (mut a, b) = (world.node(), world.node());
-        a.write("x", b"1");
-        a.push().await;
+        a.send("x", b"1").await;
         for node in [&a, &b] {
             assert!(node.pull().await);
             assert_eq!(node.remote().used().unwrap().store(), StoreId(77), "all read the same");
@@ -253,8 +247,7 @@ fn a_format_object_that_a_rule_has_deleted_is_put_back() {
         new.engine.follower().poll().await;
         world.clock.advance(Duration::from_secs(10));
         assert!(new.pull().await && new.entry("mine4").is_some());
-        other.write("then", b"1");
-        other.push().await;
+        other.send("then", b"1").await;
         assert!(node.pull().await && node.entry("then").is_some());
     });
 }
@@ -333,8 +326,7 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
     run(async {
         let world = World::new();
         let mut first = world.node();
-        first.write("before", b"1");
-        first.push().await;
+        first.send("before", b"1").await;
         first.engine.ledger().save().unwrap();
         let root = first.crash();
         let identity = |dir: &std::path::Path| std::fs::read_to_string(dir.join("node"));
@@ -350,13 +342,11 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
             assert!(identity(&node.dir()).is_ok(), "an earlier run is no twin");
         }
         world.clock.advance(Duration::from_secs(1));
-        a.write("a", b"2");
-        a.push().await;
+        a.send("a", b"2").await;
         // After a long silence its commits are a new sequence; it must read one of them back
         // itself.
         world.clock.advance(Duration::from_hours(48));
-        a.write("late", b"2");
-        a.push().await;
+        a.send("late", b"2").await;
         a.engine.ledger().forget_seen_for_test();
         assert!(a.pull().await && b.pull().await);
         assert!(identity(&a.dir()).is_ok(), "what it wrote itself is no twin's");
@@ -380,16 +370,12 @@ fn a_late_commit_of_an_earlier_run_is_not_from_a_twin() {
         // A node with a wrong clock has made a stamp, and all nodes continue from there.
         let ahead = World { clock: world.clock.skewed(3_600_000), ..world.clone() };
         let mut wrong = ahead.node();
-        wrong.write("ahead", b"1");
-        wrong.push().await;
-        let mut node = world.node();
-        assert!(node.pull().await);
+        wrong.send("ahead", b"1").await;
+        let mut node = world.caught_up().await;
         node.engine.ledger().save().unwrap();
-        node.write("mine", b"1");
-        node.push().await;
+        node.send("mine", b"1").await;
         // It is killed while its commit is in flight.
-        let keys = world.store.keys().await;
-        let key = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        let key = &world.log().await.pop().unwrap();
         let bytes = world.store.read(key).await.unwrap();
         world.store.remove(key).await;
         let node = world.node_at(node.crash());
@@ -425,8 +411,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         assert!(node.engine.checkpointer().unwrap().write().await.is_err());
         assert!(world.store.keys().await.is_empty());
         let mut other = fresh().await;
-        other.write("new", b"1");
-        other.push().await;
+        other.send("new", b"1").await;
         node.write("mine", b"2");
         world.clock.advance(Duration::from_mins(10));
         assert!(!node.pull().await && node.remote().is_missed());
@@ -437,8 +422,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         assert!(node.pull().await);
         assert!(node.entry("old0").is_none(), "what is gone is gone");
         assert_eq!(node.read("new").await, Some(b"1".to_vec()));
-        node.write("again", &content(0, 100_000));
-        node.push().await;
+        node.send("again", &content(0, 100_000)).await;
         node.engine.checkpointer().unwrap().write().await.unwrap();
         let third = fresh().await;
         assert!(other.pull().await && third.pull().await);
@@ -460,7 +444,7 @@ fn an_emptied_store_is_not_recognised_by_later_commits() {
         empty(&world).await;
         world.clock.advance(Duration::from_mins(1));
         node.push().await;
-        assert!(world.store.keys().await.iter().any(|key| key.starts_with("log/")));
+        assert!(!world.log().await.is_empty());
         world.clock.advance(Duration::from_mins(10));
         assert!(!node.pull().await && node.remote().is_missed());
         assert!(world.store.read("hearthfs.json").await.is_none());

@@ -4,12 +4,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, Op, Register, Time};
 use crate::stamp::Stamp;
-use crate::sync::gc::{Collector, GcOptions};
-use crate::sync::{LOG_GRACE, gc};
+use crate::sync::LOG_GRACE;
 
 const BYTES: usize = 9000;
 
@@ -40,16 +41,13 @@ fn pass(world: &World, ms: u64) {
     world.clock.advance(Duration::from_millis(ms));
 }
 
-async fn write_checkpoint(node: &Node) {
-    node.engine.checkpointer().unwrap().write().await.expect("it is written");
-}
-
-/// Collects garbage; returns what was deleted.
-async fn collect(node: &Node) -> u64 {
-    let options = GcOptions { grace: LOG_GRACE, told: false };
-    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
-    let report: gc::Report = collector.collect(|_| ()).await.expect("it is done");
-    report.total().objects
+/// Removes a file, and collects its content as garbage.
+async fn forget(world: &World, node: &mut Node, at: &str) {
+    node.remove(at);
+    node.push().await;
+    checkpoint(node).await;
+    world.clock.advance(LOG_GRACE * 2);
+    assert!(collect(node, false).await.total().objects > 0);
 }
 
 /// Two nodes that compile the same file need different times for it.
@@ -289,18 +287,12 @@ fn bytes_are_not_reused_for_what_was_in_use_long_ago() {
         close(&world, &a, "f", 1);
         a.push().await;
         assert!(b.pull().await && b.read("f").await.is_some());
-        a.remove("f");
-        a.push().await;
-        write_checkpoint(&a).await;
-        world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a).await > 0);
+        forget(&world, &mut a, "f").await;
         // It still shows the entry, and receives the removal when the file is written.
         close(&world, &b, "g", 1);
         assert!(b.pull().await);
         b.push().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
-        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+        assert!(world.caught_up().await.read("g").await == Some(content(1, BYTES)));
     });
 }
 
@@ -318,19 +310,13 @@ fn bytes_are_not_reused_for_what_a_private_mount_uses() {
         assert!(p.pull().await);
         close(&world, &p, "own", 1);
         p.engine.stop().await;
-        a.remove("f");
-        a.push().await;
-        write_checkpoint(&a).await;
-        world.clock.advance(LOG_GRACE * 2);
-        assert!(collect(&a).await > 0);
+        forget(&world, &mut a, "f").await;
         let mut shared = world.node_at(p.crash());
         assert!(shared.pull().await);
         assert!(shared.entry("own").is_some() && shared.entry("f").is_none());
         close(&world, &shared, "g", 1);
         shared.push().await;
-        let fresh = world.node();
-        assert!(fresh.pull().await);
-        assert!(fresh.read("g").await == Some(content(1, BYTES)));
+        assert!(world.caught_up().await.read("g").await == Some(content(1, BYTES)));
     });
 }
 
@@ -343,8 +329,7 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
         for (at, seed) in [("f", 1), ("g", 2)] {
             close(&world, &a, at, seed);
         }
-        a.write("small", b"inline");
-        a.push().await;
+        a.send("small", b"inline").await;
         for at in ["f", "g", "small"] {
             a.remove(at);
         }
@@ -353,17 +338,15 @@ fn young_bytes_are_reused_and_outlast_a_collection() {
         assert!(b.pull().await);
         let up = b.remote().requests().bytes_up;
         close(&world, &b, "h", 1);
-        b.write("little", b"inline");
-        b.push().await;
+        b.send("little", b"inline").await;
         assert!(b.remote().requests().bytes_up - up < 1000);
         for _ in 0..3 {
-            write_checkpoint(&b).await;
+            checkpoint(&b).await;
             world.clock.advance(LOG_GRACE);
             assert!(a.pull().await && b.pull().await);
-            collect(&a).await;
+            collect(&a, false).await;
         }
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert!(fresh.read("h").await == Some(content(1, BYTES)));
         assert_eq!(fresh.read("little").await, Some(b"inline".to_vec()));
     });

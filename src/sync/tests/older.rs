@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::namespace::Site;
-use crate::remote::{decode_commit, keys};
+use crate::remote::keys;
 use crate::sync::LOG_GRACE;
 use crate::sync::LogView;
-use crate::sync::gc::{Collector, GcOptions};
 
 const STORE: &[u8] = include_bytes!("store_of_0_1.bin");
 const MONTH: Duration = Duration::from_hours(30 * 24);
@@ -67,9 +67,8 @@ async fn read_the_old_way(world: &World) -> LogView {
         Some(key) => LogView::read(&world.store.read(key).await.unwrap()[..]).unwrap().1,
         None => LogView::new(),
     };
-    for key in keys.iter().filter(|key| key.starts_with("log/")) {
-        let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-        draft.apply(&commit);
+    for key in world.log().await {
+        draft.apply(&world.commit(&key).await);
     }
     for (digest, location) in draft.fold().locations() {
         if !draft.fold().uses(&digest) {
@@ -97,8 +96,7 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
         for hour in 0..6_u64 {
             for n in 0..150_u64 {
                 let node = if n % 2 == 0 { &mut a } else { &mut b };
-                node.write(&format!("new{}", n % 20), &content(hour * 1000 + n, 100));
-                node.push().await;
+                node.send(&format!("new{}", n % 20), &content(hour * 1000 + n, 100)).await;
                 world.clock.advance(Duration::from_millis(300));
             }
             for _ in 0..20 {
@@ -112,12 +110,10 @@ fn a_node_of_version_0_1_finds_everything_whatever_newer_ones_have_done() {
             assert!(b.pull().await);
             let registers: Vec<_> = old.fold().registers().collect();
             assert_eq!(registers, b.registers(), "hour {hour}");
-            let keys = world.store.keys().await;
-            commits.push(keys.iter().filter(|key| key.starts_with("log/")).count());
+            commits.push(world.log().await.len());
         }
         assert!(commits[5] < 600, "{commits:?}");
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        let fresh = world.caught_up().await;
         assert_eq!(fresh.registers(), b.registers());
         for (at, bytes) in files() {
             assert!(fresh.read(&at).await == Some(bytes), "{at}");
@@ -132,18 +128,14 @@ fn a_store_of_version_0_1_is_read_and_written() {
         let (mut a, b) = (world.node(), world.node());
         assert!(a.pull().await && b.pull().await);
         assert_has_all(&a).await;
-        a.write("new", b"x");
-        a.push().await;
+        a.send("new", b"x").await;
         assert!(b.pull().await && b.read("new").await.is_some());
         a.remove("new");
         a.push().await;
         checkpoint(&a).await;
         world.clock.advance(LOG_GRACE * 2);
-        let options = GcOptions { grace: LOG_GRACE, told: false };
-        let collector = Collector::open(a.remote(), Some(a.remote()), options).await.unwrap();
-        assert!(collector.collect(|_| ()).await.unwrap().total().objects > 5);
-        let fresh = world.node();
-        assert!(fresh.pull().await);
+        assert!(collect(&a, false).await.total().objects > 5);
+        let fresh = world.caught_up().await;
         assert_has_all(&fresh).await;
         assert!(b.pull().await);
         assert_has_all(&b).await;

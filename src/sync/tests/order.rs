@@ -2,16 +2,11 @@
 
 use super::harness::*;
 use crate::namespace::Op;
-use crate::remote::{decode_commit, encode_commit, keys};
+use crate::remote::{encode_commit, keys};
 
 /// Returns the numbers of the files `n0`, `n1` ... that a node shows.
 fn shown(node: &Node, most: u64) -> Vec<u64> {
     (0..most).filter(|n| node.entry(&format!("n{n}")).is_some()).collect()
-}
-
-async fn commits(world: &World) -> Vec<String> {
-    let keys = world.store.keys().await.into_iter();
-    keys.filter(|key| key.starts_with("log/")).collect()
 }
 
 #[test]
@@ -48,10 +43,9 @@ fn p5_in_order_when_a_list_shows_a_later_commit_only() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for n in 0..4_u64 {
-            a.write(&format!("n{n}"), b"x");
-            a.push().await;
+            a.send(&format!("n{n}"), b"x").await;
         }
-        let log = commits(&world).await;
+        let log = world.log().await;
         assert_eq!(log.len(), 4);
         // The view of a list that was in progress while commits were written.
         let hidden = world.store.read(&log[1]).await.unwrap();
@@ -71,11 +65,9 @@ fn p5_in_order_when_a_commit_cannot_be_read_now() {
         let world = World::new();
         let (mut a, mut c, b) = (world.node(), world.node(), world.node());
         for n in 0..30_u64 {
-            a.write(&format!("n{n}"), b"x");
-            a.push().await;
+            a.send(&format!("n{n}"), b"x").await;
         }
-        c.write("other", b"y");
-        c.push().await;
+        c.send("other", b"y").await;
         b.fail("errors=60");
         while !b.pull().await {
             let shown = shown(&b, 30);
@@ -97,32 +89,28 @@ fn one_record_is_never_seen_in_part() {
             .collect();
         a.write("before", b"1");
         a.publish(ops);
-        a.write("after", b"2");
-        a.push().await;
-        assert_eq!(commits(&world).await.len(), 3, "the large record is a commit of its own");
+        a.send("after", b"2").await;
+        assert_eq!(world.log().await.len(), 3, "the large record is a commit of its own");
         b.pull().await;
         assert_eq!(shown(&b, 5000).len(), 5000);
     });
 }
 
 #[test]
-fn commits_are_numbered_without_gaps_in_each_run() {
+fn commits_are_numbered_without_gaps_in_each_incarnation() {
     run(async {
         let world = World::new();
         let mut a = world.node();
         for n in 0..3 {
-            a.write("f", &content(n, 10));
-            a.push().await;
+            a.send("f", &content(n, 10)).await;
         }
         a.write("tmp", b"never seen");
         a.remove("tmp");
         a.push().await;
-        a.write("g", b"z");
-        a.push().await;
+        a.send("g", b"z").await;
         let mut numbers = Vec::new();
-        for key in commits(&world).await {
-            let bytes = world.store.read(&key).await.unwrap();
-            let commit = decode_commit(&bytes).unwrap();
+        for key in world.log().await {
+            let commit = world.commit(&key).await;
             let name = key.strip_prefix("log/").unwrap();
             assert_eq!(keys::commit_stamp(name), Some(commit.stamp));
             numbers.push(commit.sequence);
@@ -136,10 +124,9 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("n0", b"x");
-        a.push().await;
-        let log = commits(&world).await;
-        let mut commit = decode_commit(&world.store.read(&log[0]).await.unwrap()).unwrap();
+        a.send("n0", b"x").await;
+        let log = world.log().await;
+        let mut commit = world.commit(&log[0]).await;
         commit.stamp.counter += 1;
         let mut bytes = encode_commit(&commit).unwrap();
         // The version after the magic bytes, and the checksum over it.

@@ -26,13 +26,11 @@ fn what_belongs_to_a_node_stays_there() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests();
         a.write(STATS, b"one call");
         a.write(TEMPORARY, &content(1, 50_000));
-        a.write(STATS, b"two calls");
-        a.push().await;
+        a.send(STATS, b"two calls").await;
         let after = a.remote().requests();
         assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up));
         assert_eq!(a.engine.ledger().pending().records, 0, "nothing waits for the store");
@@ -97,8 +95,7 @@ fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
         let world = World::new();
         let mut a = world.node();
         a.write("shared", &content(3, 100_000));
-        a.write(STATS, b"of a");
-        a.push().await;
+        a.send(STATS, b"of a").await;
         let name = checkpoint(&a).await;
         let kept = registers(&items(&world, &name).await);
         assert!(kept.contains_key(&path("shared")) && !kept.contains_key(&path(STATS)));
@@ -120,15 +117,13 @@ fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
         let world = World::new();
         let mut a = world.node();
         let bytes = content(7, 2_000_000);
-        a.write("old", &bytes);
-        a.push().await;
+        a.send("old", &bytes).await;
         a.remove("old");
         a.push().await;
         world.clock.advance(std::time::Duration::from_mins(11));
         assert!(a.pull().await);
         let before = a.remote().requests().bytes_up;
-        a.write(TEMPORARY, &bytes);
-        a.push().await;
+        a.send(TEMPORARY, &bytes).await;
         assert_eq!(a.remote().requests().bytes_up, before);
         rename(&a, TEMPORARY, RESULT);
         a.push().await;
@@ -169,8 +164,7 @@ fn what_others_send_of_such_names_is_not_taken() {
         let (a, mut b) = (world.node(), other.node());
         a.write(STATS, b"of a");
         b.write("shared", b"one");
-        b.write(STATS, b"of b");
-        b.push().await;
+        b.send(STATS, b"of b").await;
         assert!(a.pull().await);
         assert_eq!(a.read("shared").await, Some(b"one".to_vec()));
         assert_eq!(a.read(STATS).await, Some(b"of a".to_vec()));

@@ -88,8 +88,7 @@ fn p4_local_durable_on_a_private_node() {
             let world = World::new();
             let mut a = world.node();
             a.write("removed", b"of a");
-            a.write("replaced", b"of a");
-            a.push().await;
+            a.send("replaced", b"of a").await;
             let p = private(&world, new_root());
             assert!(p.pull().await);
             p.engine.ledger().save().unwrap();
@@ -119,8 +118,7 @@ fn what_others_publish_later_takes_its_place() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("open", b"the store");
-        a.push().await;
+        a.send("open", b"the store").await;
         let mut p = private(&world, new_root());
         assert!(p.pull().await);
         let members = ["triton/K/k.json", "triton/K/k.ptx", "triton/K/__grp__k.json"];
@@ -134,8 +132,7 @@ fn what_others_publish_later_takes_its_place() {
         all(&p, "of p", &members);
         all(&a, "of a", &members[..2]);
         a.write("f", b"of a");
-        a.write("open", b"it again");
-        a.push().await;
+        a.send("open", b"it again").await;
         assert!(p.pull().await);
         assert_eq!(p.read("f").await, Some(b"of a".to_vec()));
         assert_eq!(p.read("open").await, Some(b"it again".to_vec()));
@@ -161,8 +158,7 @@ fn a_shared_mount_after_a_private_one() {
         for saved in [false, true] {
             let world = World::new();
             let (mut a, b) = (world.node(), world.node());
-            a.write("other", b"known bytes");
-            a.push().await;
+            a.send("other", b"known bytes").await;
             let p = private(&world, new_root());
             assert!(p.pull().await);
             for at in ["left", "again", "known"] {
@@ -178,8 +174,7 @@ fn a_shared_mount_after_a_private_one() {
             assert!(b.pull().await && b.entry("left").is_none() && b.entry("again").is_none());
             assert_eq!(p.read("left").await, Some(b"left".to_vec()));
             p.write("again", b"again");
-            p.write("known", b"known bytes");
-            p.push().await;
+            p.send("known", b"known bytes").await;
             assert!(b.pull().await && b.entry("left").is_none(), "saved: {saved}");
             assert_eq!(b.read("again").await, Some(b"again".to_vec()), "saved: {saved}");
             assert_eq!(b.read("known").await, Some(b"known bytes".to_vec()), "saved: {saved}");
@@ -212,8 +207,7 @@ fn what_was_evicted_is_forgotten() {
     run(async {
         let world = World::aging(std::time::Duration::from_hours(24));
         let mut a = world.node();
-        a.write("f", b"of a");
-        a.push().await;
+        a.send("f", b"of a").await;
         let p = private(&world, new_root());
         assert!(p.pull().await);
         p.write("f", b"of p");
@@ -238,8 +232,7 @@ fn the_journal_keeps_what_the_index_has_lost() {
         for losses in [1, 2] {
             let world = World::new();
             let mut a = world.node();
-            a.write("open", b"the store");
-            a.push().await;
+            a.send("open", b"the store").await;
             let p = private(&world, new_root());
             assert!(p.pull().await);
             p.engine.ledger().save().unwrap();
@@ -268,8 +261,7 @@ fn without_an_index_the_journal_lets_go_of_what_is_in_the_store() {
         let world = World::new();
         let mut a = world.node();
         for round in 0..3 {
-            a.write(&format!("{round}"), b"x");
-            a.push().await;
+            a.send(&format!("{round}"), b"x").await;
             std::fs::remove_dir_all(a.dir().join("index")).ok();
             a.engine.ledger().save().unwrap();
         }
@@ -285,8 +277,7 @@ fn a_version_of_others_replaces_one_unit_of_a_record() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("open", b"the store");
-        a.push().await;
+        a.send("open", b"the store").await;
         let p = private(&world, new_root());
         assert!(p.pull().await);
         let names = |unit: &str| ["k.json", "__grp__k.json"].map(|n| format!("triton/{unit}/{n}"));
@@ -311,8 +302,7 @@ fn changes_while_the_index_is_filled_stay_private() {
     run(async {
         let world = World::aging(std::time::Duration::from_hours(24));
         let mut a = world.node();
-        a.write("f", b"of a");
-        a.push().await;
+        a.send("f", b"of a").await;
         let p = private(&world, new_root());
         assert!(p.pull().await);
         p.engine.ledger().save().unwrap();
@@ -339,14 +329,12 @@ fn attributes_of_a_replaced_version_are_dropped_with_it() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("open", b"the store");
-        a.push().await;
+        a.send("open", b"the store").await;
         let p = private(&world, new_root());
         assert!(p.pull().await);
         p.write("f", b"of p");
         set_mode(&p, "f", 0o600);
-        a.write("f", b"of a");
-        a.push().await;
+        a.send("f", b"of a").await;
         assert!(p.pull().await);
         p.engine.ledger().save().unwrap();
         let p = private(&world, p.crash());
@@ -363,8 +351,7 @@ fn what_is_private_stays_so_through_a_mount_without_a_remote() {
         for saved in [false, true] {
             let world = World::new();
             let (mut a, b) = (world.node(), world.node());
-            a.write("open", b"the store");
-            a.push().await;
+            a.send("open", b"the store").await;
             let p = private(&world, new_root());
             assert!(p.pull().await);
             for at in ["left", "over"] {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::checkpoints::checkpoint;
+use super::gc::collect;
 use super::harness::*;
 use crate::clock::{Clock, sleep};
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
-use crate::remote::{decode_commit, keys};
-use crate::sync::gc::{Collector, GcOptions};
+use crate::remote::keys;
 use crate::sync::ledger::Outlook;
 use crate::sync::{EngineSettings, HOLD_MAX, LOG_GRACE, RECORD_CHANGES_MAX};
 
@@ -22,8 +22,7 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
         a.write("before", b"1");
         let empty = file(crate::digest::Digest::empty(), 0);
         let (_, token) = ledger.publish_held(vec![(path("f"), Op::Put(empty.clone()))]).unwrap();
-        a.write("f", b"the real content");
-        a.push().await;
+        a.send("f", b"the real content").await;
         let b = world.node();
         b.pull().await;
         assert!(b.entry("before").is_some() && b.entry("f").is_none());
@@ -62,8 +61,7 @@ fn a_drain_waits_for_nothing_but_the_store() {
         assert!(report.complete && report.left.records == 0, "{report:?}");
         assert!(report.elapsed_ms < 5000);
         drop(held);
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         assert!(b.entry("held").is_some() && b.read("f49").await == Some(content(49, 10_000)));
         // A store that is gone: the report says so at its deadline.
         a.fail("resets=100");
@@ -120,8 +118,7 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("first", b"1");
-        a.push().await;
+        a.send("first", b"1").await;
         a.write("f", b"x");
         a.upload().await;
         a.fail("latency_ms=2000");
@@ -132,8 +129,8 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
         };
         futures::join!(a.commit(), meanwhile);
         let mut commits = Vec::new();
-        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-            commits.push(decode_commit(&world.store.read(key).await.unwrap()).unwrap());
+        for key in world.log().await {
+            commits.push(world.commit(&key).await);
         }
         let all: Vec<u64> = commits.iter().map(|commit| commit.sequence).collect();
         assert_eq!(all, [0, 1, 1]);
@@ -155,10 +152,8 @@ fn a_commit_that_no_reader_would_accept_holds_nothing_up() {
         let mut bad = a.store(b"bad");
         bad.attrs = Attrs { mode: 0o100_644, ..Attrs::default() };
         a.publish(vec![(path("bad"), Op::Put(bad))]);
-        a.write("good", b"good");
-        a.push().await;
-        a.write("later", b"later");
-        a.push().await;
+        a.send("good", b"good").await;
+        a.send("later", b"later").await;
         assert!(b.pull().await);
         assert!(b.entry("good").is_some() && b.entry("later").is_some());
         assert!(b.entry("bad").is_none());
@@ -212,8 +207,7 @@ fn a_read_only_node_writes_nothing() {
     run(async {
         let mut world = World::new();
         let mut a = world.node();
-        a.write("f", b"x");
-        a.push().await;
+        a.send("f", b"x").await;
         world.settings.read_only = true;
         let b = world.node();
         b.engine.start();
@@ -233,10 +227,9 @@ fn names_of_the_log_are_the_stamps_of_commits() {
         let mut a = world.node();
         let stamp = a.write("f", b"x");
         a.push().await;
-        let keys = world.store.keys().await;
-        let log = keys.iter().find_map(|key| key.strip_prefix("log/")).unwrap();
+        let log = world.log().await;
         assert!(
-            keys::commit_stamp(log).unwrap().ms >= stamp.ms,
+            keys::commit_stamp(&log[0]["log/".len()..]).unwrap().ms >= stamp.ms,
             "a commit comes after its changes"
         );
     });
@@ -256,15 +249,13 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
         let meanwhile = async {
             sleep(Duration::from_mins(1)).await;
             clock.advance(16 * day);
-            b.write("q", &content(3, 500));
-            b.push().await;
+            b.send("q", &content(3, 500)).await;
             sleep(Duration::from_mins(1)).await;
             faults.set(crate::remote::fault::FaultPlan::default());
         };
         futures::join!(a.commit(), meanwhile);
         assert!(a.pull().await && b.pull().await);
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         let stamp = c.engine.ledger().read(|fold| fold.register(&path("p")).unwrap().stamp);
         assert!(stamp.ms > first.ms + (15 * day).as_millis() as u64, "{stamp:?} is late");
         for node in [&a, &b, &c] {
@@ -277,32 +268,26 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
 }
 
 #[test]
-fn a_run_of_commits_ends_with_a_long_silence() {
+fn an_incarnation_ends_with_a_long_silence() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         for hours in [0, 23, 25, 0] {
             world.clock.advance(Duration::from_hours(hours));
-            a.write("f", &hours.to_le_bytes());
-            a.push().await;
+            a.send("f", &hours.to_le_bytes()).await;
         }
         assert!(b.pull().await && !b.engine.ledger().is_partial());
-        let mut runs = Vec::new();
-        for key in world.store.keys().await.iter().filter(|key| key.starts_with("log/")) {
-            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
-            runs.push((commit.incarnation, commit.sequence));
+        let mut numbers = Vec::new();
+        for key in world.log().await {
+            let commit = world.commit(&key).await;
+            numbers.push((commit.incarnation, commit.sequence));
         }
-        let sequences: Vec<u64> = runs.iter().map(|run| run.1).collect();
+        let sequences: Vec<u64> = numbers.iter().map(|(_, sequence)| *sequence).collect();
         assert_eq!(sequences, [0, 1, 0, 1]);
-        assert!(runs[0].0 == runs[1].0 && runs[1].0 != runs[2].0 && runs[2].0 == runs[3].0);
+        let incarnation = |at: usize| numbers[at].0;
+        assert!(incarnation(0) == incarnation(1) && incarnation(2) == incarnation(3));
+        assert_ne!(incarnation(1), incarnation(2));
     });
-}
-
-/// Collects garbage; returns how many objects were deleted.
-async fn collect(node: &Node) -> u64 {
-    let options = GcOptions { grace: LOG_GRACE, told: false };
-    let collector = Collector::open(node.remote(), Some(node.remote()), options).await.unwrap();
-    collector.collect(|_| ()).await.unwrap().total().objects
 }
 
 #[test]
@@ -337,7 +322,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
                 clock.advance(Duration::from_mins(1));
                 checkpoint(&b).await;
                 clock.advance(LOG_GRACE + Duration::from_mins(1));
-                gone += collect(&b).await;
+                gone += collect(&b, false).await.total().objects;
             };
             if outage {
                 a.fail("resets=100");
@@ -354,8 +339,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
             }
             publisher.commit(second).await;
             assert!(gone >= 4, "packs and blobs went: {gone}");
-            let fresh = world.node();
-            assert!(fresh.pull().await);
+            let fresh = world.caught_up().await;
             for (n, size) in (0..).zip(sizes) {
                 for (name, seed) in [("reused", n), ("new", n + 10)] {
                     let read = fresh.read(&format!("{name}{n}")).await;
@@ -374,19 +358,16 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         let (mut a, mut b) = (world.node(), world.node());
         // More packs of earlier commits than one commit names.
         for n in 0..260 {
-            b.write(&format!("theirs{n}"), &content(n, 5_000));
-            b.push().await;
+            b.send(&format!("theirs{n}"), &content(n, 5_000)).await;
         }
         assert!(a.pull().await);
         for n in 0..260 {
             a.write(&format!("mine{n}"), &content(n, 5_000));
         }
         a.push().await;
-        let keys = world.store.keys().await;
-        let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
-        let commit = decode_commit(&world.store.read(last).await.unwrap()).unwrap();
+        let commit = world.commit(world.log().await.last().unwrap()).await;
         assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
-        let packs = keys.iter().filter(|key| key.starts_with("packs/")).count();
+        let packs = world.keys("packs/").await.len();
         assert!(packs <= 261, "most were used again: {packs}");
     });
 }
@@ -403,16 +384,15 @@ fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
             uploads.push(a.upload_next().await.unwrap());
             world.clock.advance(Duration::from_mins(wait));
         }
-        let keys = world.store.keys().await;
-        let packs: Vec<_> = keys.iter().filter(|key| key.starts_with("packs/")).collect();
+        let packs = world.keys("packs/").await;
         assert_eq!(packs.len(), 1, "the second is on its way with the first");
-        world.store.remove(packs[0]).await;
+        world.store.remove(&packs[0]).await;
         for uploaded in uploads {
             publisher.commit(uploaded).await;
         }
         let keys = world.store.keys().await;
-        for key in keys.iter().filter(|key| key.starts_with("log/")) {
-            let commit = decode_commit(&world.store.read(key).await.unwrap()).unwrap();
+        for key in world.log().await {
+            let commit = world.commit(&key).await;
             assert_eq!(commit.blobs.len(), 1, "{key}");
             for pack in commit.packs {
                 assert!(keys.contains(&format!("packs/{pack}")), "{key} names {pack}");

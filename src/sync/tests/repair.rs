@@ -11,18 +11,13 @@ async fn lose(world: &World) {
     }
 }
 
-async fn commits(world: &World) -> usize {
-    world.store.keys().await.iter().filter(|key| key.starts_with("log/")).count()
-}
-
 #[test]
 fn p9_self_healing_by_a_writer_on_another_node() {
     run(async {
         for (size, hears_first) in [(9_000, true), (9_000, false), (1_500_000, true)] {
             let world = World::new();
             let (mut a, mut b) = (world.node(), world.node());
-            a.write("f", &content(1, size));
-            a.push().await;
+            a.send("f", &content(1, size)).await;
             lose(&world).await;
             assert!(b.pull().await);
             assert_eq!(b.read("f").await, None);
@@ -30,29 +25,27 @@ fn p9_self_healing_by_a_writer_on_another_node() {
                 // It announces the place of the content again, because it does not know that the
                 // content is missing.
                 assert!(a.pull().await);
-                a.write("f", &content(1, size));
-                a.push().await;
+                a.send("f", &content(1, size)).await;
                 assert!(b.pull().await);
                 assert!(b.entry("f").is_none());
             }
             b.push().await;
-            let said = commits(&world).await;
+            let said = world.log().await.len();
             b.push().await;
-            assert_eq!(commits(&world).await, said, "it is said once");
+            assert_eq!(world.log().await.len(), said, "it is said once");
             assert!(a.pull().await);
             a.push().await;
             assert!(b.pull().await);
             assert!(b.read("f").await == Some(content(1, size)));
-            let c = world.node();
-            assert!(c.pull().await);
+            let c = world.caught_up().await;
             assert!(c.read("f").await == Some(content(1, size)));
             assert_eq!(a.registers(), b.registers());
             // No node has anything more to publish.
             for node in [&mut a, &mut b] {
                 assert!(node.pull().await);
-                let said = commits(&world).await;
+                let said = world.log().await.len();
                 node.push().await;
-                assert_eq!(commits(&world).await, said);
+                assert_eq!(world.log().await.len(), said);
                 assert_eq!(node.engine.ledger().pending().records, 0);
             }
         }
@@ -64,8 +57,7 @@ fn p9_self_healing_by_a_writer_that_only_read_it_before() {
     run(async {
         let world = World::new();
         let (mut a, mut b, mut c) = (world.node(), world.node(), world.node());
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         drop(a);
         assert!(c.pull().await);
         assert!(c.read("f").await.is_some());
@@ -74,16 +66,15 @@ fn p9_self_healing_by_a_writer_that_only_read_it_before() {
         assert_eq!(b.read("f").await, None);
         b.push().await;
         assert!(c.pull().await);
-        let said = commits(&world).await;
+        let said = world.log().await.len();
         c.push().await;
         assert_eq!(
-            commits(&world).await,
+            world.log().await.len(),
             said,
             "it is for the node that published it, or a writer"
         );
         assert!(c.entry("f").is_some(), "it has it");
-        c.write("g", &content(1, 9_000));
-        c.push().await;
+        c.send("g", &content(1, 9_000)).await;
         assert!(b.pull().await);
         for name in ["f", "g"] {
             assert!(b.read(name).await == Some(content(1, 9_000)), "{name}");
@@ -96,24 +87,20 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         for round in 0..5 {
             lose(&world).await;
-            let mut reader = world.node();
-            assert!(reader.pull().await);
+            let mut reader = world.caught_up().await;
             assert_eq!(reader.read("f").await, None, "round {round}");
             reader.push().await;
             assert!(a.pull().await);
-            let said = commits(&world).await;
+            let said = world.log().await.len();
             a.push().await;
-            let stored = commits(&world).await - said;
+            let stored = world.log().await.len() - said;
             assert_eq!(stored, usize::from(round < 3), "round {round}");
         }
-        a.write("f", &content(1, 9_000));
-        a.push().await;
-        let b = world.node();
-        assert!(b.pull().await);
+        a.send("f", &content(1, 9_000)).await;
+        let b = world.caught_up().await;
         assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer heals it always");
     });
 }
@@ -131,8 +118,7 @@ fn p9_self_healing_does_not_affect_nodes_that_can_read() {
             a.push().await;
             drop(a);
             assert!(known.pull().await);
-            let mut ill = world.node();
-            assert!(ill.pull().await);
+            let mut ill = world.caught_up().await;
             for n in 0..5_u64 {
                 let (digest, _) = ill.entry(&format!("f{n}")).unwrap().content().unwrap();
                 let location = ill.engine.ledger().location(&digest).unwrap();
@@ -151,8 +137,7 @@ fn p9_self_healing_does_not_affect_nodes_that_can_read() {
             }
             // The same holds for nodes that start from its checkpoint.
             ill.engine.checkpointer().unwrap().write().await.unwrap();
-            let late = world.node();
-            assert!(late.pull().await);
+            let late = world.caught_up().await;
             assert!(late.read("f3").await == Some(content(3, size)), "{size}");
         }
     });
@@ -163,8 +148,7 @@ fn what_was_learned_is_there_after_a_crash_without_the_store() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write("f", &content(1, 9_000));
-        a.push().await;
+        a.send("f", &content(1, 9_000)).await;
         assert!(b.pull().await);
         assert!(b.read("f").await.is_some());
         b.engine.ledger().save().unwrap();

@@ -14,8 +14,7 @@ fn p13_bounded_puts_for_many_small_files() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests().puts;
         for n in 0..1000_u64 {
             a.write(&format!("d/{n}"), &content(n, 2000));
@@ -23,8 +22,7 @@ fn p13_bounded_puts_for_many_small_files() {
         a.push().await;
         let puts = a.remote().requests().puts - before;
         assert!(puts <= 3, "{puts} puts for 1000 files");
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let before = b.remote().requests().gets;
         for n in 0..1000_u64 {
             assert!(b.read(&format!("d/{n}")).await == Some(content(n, 2000)));
@@ -48,8 +46,7 @@ fn p13_bounded_small_files_of_old_commits_are_fetched_when_wanted() {
             }
             a.push().await;
         }
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let kept = b.engine.ledger().blobs().usage().blobs;
         assert!((1..200).contains(&kept), "{kept} of 200 small files were written");
         let before = b.remote().requests().gets;
@@ -70,8 +67,7 @@ fn p13_bounded_what_is_temporary_costs_nothing() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests();
         for n in 0..50_u64 {
             a.write("lock", &content(n, 100));
@@ -211,8 +207,7 @@ fn no_caller_waits_for_room_that_cannot_come() {
         let limit = a.engine.ledger().blobs().usage().limit;
         assert!(room.admits(limit) && room.is_open(Demand::Begin));
         assert_eq!(room.slowed(), None);
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         a.faults.set(FaultPlan { resets_percent: 100, ..FaultPlan::default() });
         a.engine.start();
         a.write("second", b"waits");

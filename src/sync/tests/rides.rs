@@ -96,8 +96,7 @@ fn a_hit_rides_with_the_next_commit() {
         assert_eq!(time(&a).await, Some(7));
         a.push().await;
         assert_eq!(a.remote().requests().puts, before + COMMIT_PUTS);
-        a.write("another", b"one");
-        a.push().await;
+        a.send("another", b"one").await;
         assert_eq!(
             (a.remote().requests().puts, pulled(&b).await),
             (before + 2 * COMMIT_PUTS, Some(7))
@@ -201,15 +200,13 @@ fn a_change_that_is_more_than_a_use_does_not_wait() {
         assert_eq!(b.entry(ATIME), a.entry(ATIME));
         assert_eq!(b.entry(ATIME).unwrap().attrs.mode, 0o600);
         // A large file is no note of a use.
-        a.write(ATIME, &[7; 5000]);
-        a.push().await;
+        a.send(ATIME, &[7; 5000]).await;
         assert!(b.pull().await);
         assert_eq!(b.read(ATIME).await, Some(vec![7; 5000]));
         // It does not hold back the entry itself.
         hit(&a, 4);
         a.engine.ledger().note_torn(Digest::of(b"half"), Check::Zstd);
-        a.write(CACHE, b"half");
-        a.push().await;
+        a.send(CACHE, b"half").await;
         assert!(b.pull().await);
         assert_eq!(b.read(CACHE).await, Some(b"an entry".to_vec()));
     });

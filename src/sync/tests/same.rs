@@ -183,8 +183,7 @@ fn a_blob_that_was_written_again_can_be_evicted() {
         let world = World::new();
         let mut a = world.node();
         let bytes = content(1, 5000);
-        a.write("f", &bytes);
-        a.push().await;
+        a.send("f", &bytes).await;
         let unsaved = || a.engine.ledger().blobs().usage().unsaved_bytes;
         assert_eq!(unsaved(), 0);
         a.write("f", &bytes);

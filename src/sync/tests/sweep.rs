@@ -17,8 +17,7 @@ async fn count(world: &World, end: &str) -> usize {
 /// Makes commits, each with one small inline file.
 async fn write_small(world: &World, node: &mut Node, from: u64) {
     for n in from..from + ENOUGH {
-        node.write(&format!("f{n}"), &content(n, 60));
-        node.push().await;
+        node.send(&format!("f{n}"), &content(n, 60)).await;
         world.clock.advance(Duration::from_millis(20));
     }
 }
@@ -103,10 +102,8 @@ fn what_a_node_may_still_rely_on_stays() {
         }
         assert_whole(&world, &a, ENOUGH).await;
         // A node deletes nothing while commits are missing: they may use anything.
-        a.write("lost", b"x");
-        a.push().await;
-        let keys = world.store.keys().await;
-        let last = keys.iter().rfind(|key| key.starts_with("log/")).unwrap();
+        a.send("lost", b"x").await;
+        let last = &world.log().await.pop().unwrap();
         world.store.overwrite(last, b"damaged".to_vec()).await;
         let mut other = world.node();
         assert!(other.pull().await && other.engine.ledger().is_partial());
@@ -160,8 +157,7 @@ fn p11_expiry_is_final_for_what_lies_in_commits() {
     run(async {
         let world = World::aging(4 * LOG_GRACE);
         let mut a = world.node();
-        a.write("f", b"small");
-        a.push().await;
+        a.send("f", b"small").await;
         for _ in 0..6 {
             assert!(a.pull().await);
             world.clock.advance(LOG_GRACE);

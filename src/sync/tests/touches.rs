@@ -72,8 +72,7 @@ fn the_times_of_hits_survive_a_restart_and_a_replacement() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write(RESULT, b"an entry");
-        a.push().await;
+        a.send(RESULT, b"an entry").await;
         set(&a, RESULT, 7, 0);
         a.push().await;
         a.engine.ledger().save().unwrap();
@@ -83,8 +82,7 @@ fn the_times_of_hits_survive_a_restart_and_a_replacement() {
         // replaced entry.
         assert!(b.pull().await);
         let mut b = b;
-        b.write(RESULT, b"another");
-        b.push().await;
+        b.send(RESULT, b"another").await;
         set(&a, RESULT, 8, 0);
         assert!(a.pull().await);
         a.engine.ledger().send_touches().unwrap();
@@ -100,8 +98,7 @@ fn a_checkpoint_has_no_times_that_others_do_not_know() {
     run(async {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
-        a.write(RESULT, b"an entry");
-        a.push().await;
+        a.send(RESULT, b"an entry").await;
         set(&a, RESULT, 7, 0);
         assert_known(&world, &a, 0).await;
         // They are in flight, and then another change is.
@@ -140,8 +137,7 @@ async fn assert_known(world: &World, by: &Node, known: i64) {
 }
 
 async fn assert_starts(world: &World, known: i64) -> Node {
-    let fresh = world.node();
-    assert!(fresh.pull().await);
+    let fresh = world.caught_up().await;
     assert_eq!(seconds(&fresh, RESULT), known);
     fresh
 }
@@ -176,8 +172,7 @@ fn p13_bounded_touches_are_sent_in_parts() {
         a.engine.ledger().send_touches().unwrap();
         assert!(a.engine.ledger().pending().records >= 2);
         a.push().await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         let times = |node: &Node| {
             let all = node.registers().into_iter();
             all.filter(|(_, register)| register.entry.as_ref().unwrap().attrs.mtime.secs == 9)

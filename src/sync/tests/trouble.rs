@@ -18,13 +18,9 @@ async fn four_packs(world: &World) -> Vec<String> {
         }
         a.push().await;
     }
-    let packs: Vec<String> = keys_in(world, "packs/").await;
+    let packs: Vec<String> = world.keys("packs/").await;
     assert_eq!(packs.len(), 4);
     packs
-}
-
-async fn keys_in(world: &World, folder: &str) -> Vec<String> {
-    world.store.keys().await.into_iter().filter(|key| key.starts_with(folder)).collect()
 }
 
 fn name(pack: u64, n: u64) -> String {
@@ -47,8 +43,7 @@ fn p8_never_in_the_way_a_throttled_pack_is_waited_for() {
         let world = World::new();
         let packs = four_packs(&world).await;
         for trouble in ["status=503", "status=429", "status=500", "resets=100"] {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             b.fail(&format!("{trouble} only={}", packs[0]));
             let heal = async {
                 sleep(Duration::from_secs(3)).await;
@@ -105,8 +100,7 @@ fn throttling_is_counted_and_its_waits_are_measured() {
         for (trouble, places) in
             [("429", [true, false]), ("503", [false, true]), ("500", [false; 2])]
         {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             assert_eq!(b.remote().throttling(), Throttling::default());
             b.fail(&format!("status={trouble} only={}", packs[0]));
             let heal = async {
@@ -142,8 +136,7 @@ fn p8_never_in_the_way_of_entries_that_lie_elsewhere() {
         let world = World::new();
         let packs = four_packs(&world).await;
         for trouble in ["status=503", "status=403", "status=404", "forbidden=1", "resets=100"] {
-            let b = world.node();
-            assert!(b.pull().await);
+            let b = world.caught_up().await;
             b.fail(&format!("{trouble} only={}", packs[0]));
             assert!(b.read(&name(0, 1)).await.is_none(), "{trouble}");
             others_are_read(&b).await;
@@ -158,8 +151,7 @@ fn p13_bounded_requests_for_a_pack_that_is_throttled() {
     run(async {
         let world = World::new();
         let packs = four_packs(&world).await;
-        let b = world.node();
-        assert!(b.pull().await);
+        let b = world.caught_up().await;
         b.fail(&format!("status=503 only={}", packs[0]));
         let names: Vec<String> = (0..60).map(|n| name(0, n % 6)).collect();
         let reads = names.iter().map(|name| b.read(name));
@@ -203,8 +195,7 @@ fn p10_freshness_when_a_list_is_throttled_for_a_moment() {
         let (mut a, b) = (world.node(), world.node());
         b.engine.start();
         assert!(b.engine.follower().wait_fresh(DEADLINE).await);
-        a.write("new", b"written while lists are throttled");
-        a.push().await;
+        a.send("new", b"written while lists are throttled").await;
         world.clock.advance(Duration::from_secs(2));
         b.fail("status=503 only=LIST");
         let heal = async {
@@ -223,10 +214,9 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
         let world = World::new();
         let mut a = world.node();
         for n in 0..5_u64 {
-            a.write(&format!("f{n}"), &content(n, 3000));
-            a.push().await;
+            a.send(&format!("f{n}"), &content(n, 3000)).await;
         }
-        let commits = keys_in(&world, "log/").await;
+        let commits = world.log().await;
         for trouble in ["status=403", "forbidden=1", "status=503"] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
@@ -255,7 +245,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             assert!(b.pull().await);
             assert!(b.read("f2").await == Some(content(2, 3000)), "{trouble}: it comes late");
             assert!(!b.engine.ledger().is_partial(), "{trouble}");
-            for key in keys_in(&world, "checkpoints/").await {
+            for key in world.keys("checkpoints/").await {
                 world.store.remove(&key).await;
             }
         }
@@ -269,16 +259,13 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         let world = World::with_clock(Clock::system());
         let mut a = world.node();
         a.write("large", &content(1, 1_200_000));
-        a.write("packed", &content(2, 1_000_000));
-        a.push().await;
-        let b = world.node();
-        assert!(b.pull().await);
+        a.send("packed", &content(2, 1_000_000)).await;
+        let b = world.caught_up().await;
         // Each of them alone takes longer than the deadline, and so do both together.
         b.fail("bytes_per_s=180000");
         let (large, packed) = futures::join!(b.read("large"), b.read("packed"));
         assert!(large == Some(content(1, 1_200_000)) && packed == Some(content(2, 1_000_000)));
-        let c = world.node();
-        assert!(c.pull().await);
+        let c = world.caught_up().await;
         c.fail("hang=1");
         let read = within(DEADLINE + Duration::from_secs(1), c.read("large")).await;
         assert!(read.expect("no longer than the deadline").is_none());
@@ -290,8 +277,7 @@ fn uploads_go_on_as_soon_as_the_store_is_back() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         a.fail("hang=1");
         a.engine.start();
         for n in 0..3_u64 {
@@ -318,8 +304,7 @@ fn bytes_count_as_uploaded_when_the_store_has_acknowledged_them() {
     run(async {
         let world = World::new();
         let mut a = world.node();
-        a.write("first", b"opens the store");
-        a.push().await;
+        a.send("first", b"opens the store").await;
         let before = a.remote().requests().bytes_up;
         a.fail("status=503 only=packs/");
         a.write("f", &content(1, 9000));
@@ -340,8 +325,7 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
         {
             let world = World::new();
             let (mut a, b) = (world.node(), world.node());
-            a.write("refused", &content(1, 3_000));
-            a.push().await;
+            a.send("refused", &content(1, 3_000)).await;
             a.fail(&format!("{trouble} only={folder}"));
             a.write("refused", &content(2, size));
             a.write("after", b"comes later");
@@ -414,8 +398,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
     run(async {
         let world = World::new();
         let mut b = world.node();
-        b.write("there", b"before");
-        b.push().await;
+        b.send("there", b"before").await;
         let ahead_ms = Duration::from_hours(24 * 400).as_millis() as i64;
         let mut a = world.node_adrift(tempfile::tempdir().unwrap(), ahead_ms);
         for n in 0..4_u64 {
@@ -429,8 +412,7 @@ fn p7_one_winner_also_where_a_clock_was_far_ahead() {
         a.remove("gone");
         a.upload().await;
         // The first batch is in flight when this arrives.
-        a.write("f2", b"second");
-        a.push().await;
+        a.send("f2", b"second").await;
         a.write("f1", b"second");
         assert!(a.read("f1").await == Some(b"second".to_vec()), "at once (P15)");
         a.push().await;
@@ -485,13 +467,10 @@ fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
         let mut a = world.node();
         let bytes = content(2, 1_200_000);
         a.fail("status=413 only=blobs/");
-        a.write("refused", &bytes);
-        a.push().await;
-        a.write("ccache/tmp/cpp_stdout.x.i", &bytes);
-        a.push().await;
+        a.send("refused", &bytes).await;
+        a.send("ccache/tmp/cpp_stdout.x.i", &bytes).await;
         let mut b = world.node();
-        b.write("other", &bytes);
-        b.push().await;
+        b.send("other", &bytes).await;
         assert!(a.pull().await);
         a.engine.ledger().retry_aside();
         assert_eq!(a.engine.ledger().aside().contents, 0, "the store has it");

@@ -17,11 +17,21 @@ fn is_below(path: &str, dir: &str) -> bool {
 }
 
 impl Kernel<'_> {
-    pub(in crate::daemon::tests) fn stat(&mut self, who: &Caller, path: &str) -> Reply<Attr> {
+    /// Makes a system call on the inode that a path leads to.
+    fn on_inode<T>(
+        &mut self,
+        who: &Caller,
+        path: &str,
+        mut act: impl FnMut(&mut Self, Ino) -> Reply<T>,
+    ) -> Reply<T> {
         self.system_call(|kernel, again| {
             let ino = kernel.find(who, path, again)?;
-            kernel.attr(who, ino)
+            act(kernel, ino)
         })
+    }
+
+    pub(in crate::daemon::tests) fn stat(&mut self, who: &Caller, path: &str) -> Reply<Attr> {
+        self.on_inode(who, path, |kernel, ino| kernel.attr(who, ino))
     }
 
     /// Looks a name up like a thread that got `ESTALE` for what it had found.
@@ -87,10 +97,7 @@ impl Kernel<'_> {
         who: &Caller,
         path: &str,
     ) -> Reply<Vec<u8>> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
-            kernel.answer(|vfs| vfs.readlink(who, ino))
-        })
+        self.on_inode(who, path, |kernel, ino| kernel.answer(|vfs| vfs.readlink(who, ino)))
     }
 
     pub(in crate::daemon::tests) fn link(
@@ -228,8 +235,7 @@ impl Kernel<'_> {
         path: &str,
         size: u64,
     ) -> Reply<()> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
+        self.on_inode(who, path, |kernel, ino| {
             match kernel.memory.type_of(ino) {
                 FileType::Directory => return Err(Errno::EISDIR),
                 FileType::File => {}
@@ -253,8 +259,7 @@ impl Kernel<'_> {
         path: &str,
         mode: u32,
     ) -> Reply<()> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
+        self.on_inode(who, path, |kernel, ino| {
             kernel.must_own(who, ino)?;
             kernel.change(who, ino, SetAttr { mode: Some(mode), ..SetAttr::default() })
         })
@@ -266,8 +271,7 @@ impl Kernel<'_> {
         who: &Caller,
         path: &str,
     ) -> Reply<Vec<String>> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
+        self.on_inode(who, path, |kernel, ino| {
             if kernel.memory.type_of(ino) != FileType::Directory {
                 return Err(Errno::ENOTDIR);
             }
@@ -328,8 +332,7 @@ impl Kernel<'_> {
         name: &str,
         value: &[u8],
     ) -> Reply<()> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
+        self.on_inode(who, path, |kernel, ino| {
             kernel.permit(who, ino, W)?;
             kernel.answer(|vfs| vfs.setxattr(who, ino, OsStr::new(name), value, XattrMode::Any))
         })
@@ -341,8 +344,7 @@ impl Kernel<'_> {
         path: &str,
         name: &str,
     ) -> Reply<Vec<u8>> {
-        self.system_call(|kernel, again| {
-            let ino = kernel.find(who, path, again)?;
+        self.on_inode(who, path, |kernel, ino| {
             kernel.permit(who, ino, R)?;
             kernel.answer(|vfs| vfs.getxattr(who, ino, OsStr::new(name)))
         })
