@@ -12,7 +12,6 @@ use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
 use super::busy::{Busy, BusyCounts};
-use super::figures::Worth;
 use super::held_locks::LockFiles;
 use super::inode::{DirEntryKey, InodeKind, LiveId};
 use super::kept::Spare;
@@ -24,6 +23,7 @@ use super::search_turn::SearchTurn;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
 use super::who::Callers;
+use super::worth::Worth;
 use crate::clock::{self, Clock};
 use crate::local::{Blobs, FigureFile, LockOwners, Staging, descriptors_for_programs};
 use crate::metrics::Metrics;

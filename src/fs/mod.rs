@@ -58,6 +58,7 @@ mod units;
 mod vfs;
 mod who;
 mod wish;
+mod worth;
 mod xattrs;
 
 pub use busy::BusyCounts;

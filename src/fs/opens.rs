@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::filesystem::Filesystem;
 use crate::name::TreePath;
 use crate::namespace::is_edition;
 
@@ -101,24 +100,6 @@ impl Opens {
         }
         self.count.store(all.len(), Ordering::Relaxed);
         Some(opened)
-    }
-}
-
-impl Filesystem {
-    /// Notes that an entry was opened, for `top` and for recordings. `path` is called only if one of them is on.
-    pub(super) fn note_open(&self, path: impl FnOnce() -> Option<TreePath>) {
-        let now = || self.0.rooms.clock.mono();
-        let (is_watched, is_recorded) = (self.0.busy.is_watched(now), self.0.opens.is_on());
-        if !is_watched && !is_recorded {
-            return;
-        }
-        let Some(path) = path() else { return };
-        if is_recorded {
-            self.0.opens.note(&path, now());
-        }
-        if is_watched {
-            self.0.busy.hit(&self.0.rules.profiles, path);
-        }
     }
 }
 

@@ -10,7 +10,6 @@ use hearthfs_mount::{Answer, Caller, Errno, Ino, RenameMode, Reply};
 use tokio::sync::watch;
 
 use super::check::Examined;
-use super::figures::Made;
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, LiveId, Published};
 use super::live::Live;
@@ -19,6 +18,7 @@ use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
 use super::units::{PublishedBy, Purpose};
+use super::worth::Made;
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
