@@ -238,11 +238,11 @@ fn directories_on_another_of_our_mounts_are_refused() {
         return;
     };
     std::fs::create_dir(bench.path("second")).expect("mkdir");
-    let words = &["the cache directory", "lies on the hearthfs mount"];
+    let words = &["the cache directory", "is on the hearthfs mount"];
     refuses(&bench, &["mount", "second", "--cache-dir", "mnt/c"], 2, words);
     let remote = format!("file://{}/r", bench.path("mnt").display());
     let args = ["mount", "second", "--cache-dir", "c", "--remote", &remote];
-    refuses(&bench, &args, 2, &["the shared directory", "lies on the hearthfs mount"]);
+    refuses(&bench, &args, 2, &["the shared directory", "is on the hearthfs mount"]);
 }
 
 #[test]

@@ -112,9 +112,9 @@ fn s3_twice_is_once_and_foreign_rules_stay_byte_for_byte() {
     assert_eq!(bucket.state().count("PUT"), puts, "the second sends no write");
     assert_eq!(bucket.state().xml.as_ref(), Some(&applied));
     bench.says(&["verify", S3], 0, &["the rules agree with an expiry of 30d"]);
-    bench.says(&["remove", S3], 0, &["our rules are removed"]);
+    bench.says(&["remove", S3], 0, &["the rules of hearthfs are removed"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN), "as it was, to the byte");
-    bench.says(&["remove", S3], 0, &["there was no rule of ours"]);
+    bench.says(&["remove", S3], 0, &["there was no rule of hearthfs"]);
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn gs_twice_is_once_and_foreign_rules_stay() {
     bench.says(&["remove", GS], 0, &["removed"]);
     let expected = json!({ "rule": foreign, "more": 1 });
     assert_eq!(bucket.state().description["lifecycle"], expected);
-    bench.says(&["remove", GS], 0, &["there was no rule of ours"]);
+    bench.says(&["remove", GS], 0, &["there was no rule of hearthfs"]);
 }
 
 #[test]

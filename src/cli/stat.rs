@@ -69,7 +69,7 @@ fn text(shown: &str, entry: &Entry, target: Option<&str>, wall_ms: u64) -> Strin
     let modified_ms = stat.st_mtime.saturating_mul(1000);
     row("modified", ago(wall_ms as i64, modified_ms));
     let Some(facts) = &entry.facts else {
-        row("more", "not told: you may not read it, or its daemon does not tell".to_owned());
+        row("more", "unknown: you may not read it, or its daemon does not report it".to_owned());
         return text;
     };
     match (facts.written_ms, &facts.node) {

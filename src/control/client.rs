@@ -264,7 +264,7 @@ impl Client {
                 Err(Error::new(Kind::Closed, "the daemon hung up"))
             }
             Some(Ok(_)) => serde_json::from_slice(&line).map_err(|error| {
-                Error::with(Kind::Corrupt, "the daemon answers what is not understood", error)
+                Error::with(Kind::Corrupt, "the answer of the daemon cannot be understood", error)
             }),
         }
     }

@@ -375,7 +375,7 @@ impl Remote {
             (_, Kind::Invalid) => {
                 (Kind::Invalid, "check the endpoint, and the region if it has one")
             }
-            (_, kind) if dir => (kind, "check that the file system is mounted and its server up"),
+            (_, kind) if dir => (kind, "check that the file system is mounted and its server is up"),
             (_, Kind::TimedOut) => {
                 (Kind::TimedOut, "no answer in time: check endpoint and network")
             }

@@ -393,7 +393,7 @@ fn commands_inside_of_a_dead_mount() {
             let said = asked(&cluster.a, &[word], &[&cluster.a.at(path)]);
             assert_eq!(said.code(), 3, "{word} {path}: {said:?}");
             assert!(
-                said.err.contains("if its daemon is dead, mount again"),
+                said.err.contains("whether its daemon is dead; if so, mount again"),
                 "{word} {path}: {said:?}"
             );
         }
