@@ -104,7 +104,7 @@ fn bad_files_are_refused_by_name_and_line() {
             &["zebra", "mount, local, remote, writeback, expiry, run, metrics, log, profiles"],
         ),
         ("cache_dir = \"/x\"\n", 1, &["cache_dir", "[local]"]),
-        ("bogus = 1\n", 1, &["bogus", "outside of a section"]),
+        ("bogus = 1\n", 1, &["bogus", "must be in a section"]),
         ("[local]\n\ncache_sise = \"1GiB\"\n", 3, &["local.cache_sise", "\"cache_size\""]),
         ("[local]\nurl = \"file:///x\"\n", 2, &["local.url", "\"remote.url\""]),
         ("[local]\nwhatever = 1\n", 2, &["local.whatever", "cache_dir, cache_size"]),
