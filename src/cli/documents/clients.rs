@@ -10,28 +10,28 @@ use crate::namespace::{
 const HEAD: &str = "\
 # hearthfs: clients
 
-Made of `src/namespace/profiles.toml`; `hearthfs profiles NAME` prints the same of what is in effect on this machine,
-with what `[profiles.NAME]` of the configuration adds.
+Made from `src/namespace/profiles.toml`. `hearthfs profiles NAME` prints the same for the profile in effect on this machine,
+with the additions of `[profiles.NAME]` of the configuration.
 
 `hearthfs run -- COMMAND` sets the variables below for one command, `systemd/hearthfs.sh` for logins and
-`systemd/hearthfs-clients.conf` for units. Whatever the user has set stays. MOUNT is the mount point. Logins and units get only what works
-when they begin: the directory has to be there and writable on a mount that answers.
+`systemd/hearthfs-clients.conf` for units. Variables that the user has set stay. MOUNT is the mount point. Logins and units get only what works
+when they begin: the directory must exist and be writable, on a mount that answers.
 
 **Mount at the same path on all nodes.** Triton and TorchInductor keep absolute paths in their entries, and JAX hashes
-the path of its cache directory into every key. Nodes that mount elsewhere share nothing of these.
+the path of its cache directory into every key. Nodes with another mount point share none of these entries.
 
-**A rename out of or into the mount fails with EXDEV**, as between any two file systems. A client that writes its
+**A rename into or out of the mount fails with EXDEV**, as between any two file systems. A client that writes its
 temporary files elsewhere needs `TMPDIR` on the mount.
 
-**`hearthfs import`** takes an existing cache directory in. Where it says below what has to be so for its entries to be found, OLD is the directory
-that they were made in, and NEW the one that they were imported into.
+**`hearthfs import`** copies an existing cache directory to the mount. In the conditions below under which entries are found, OLD is the directory
+in which they were made, and NEW the one into which they were imported.
 ";
 
 const KINDS: &str = "\
 ## What the kinds mean
 
-A name that no rule fits is an ordinary file: it is shared, whole, when it is closed. The names of a rule are known in the
-directory of their client only.
+A name that matches no rule is an ordinary file: it is shared as a whole when it is closed. The names of a rule are known only in the
+directory of their client.
 
 | kind | meaning |
 |---|---|
@@ -40,8 +40,8 @@ directory of their client only.
 const ADDING: &str = "
 ## Adding to it
 
-The configuration adds clients, directories and rules, and replaces the rest; `hearthfs config check` refuses what
-cannot be. Its rules go before those that come with hearthfs, and the first that fits counts.
+The configuration adds clients, directories and rules, and replaces the rest; `hearthfs config check` refuses invalid
+settings. Its rules come before those of hearthfs, and the first rule that matches applies.
 
 ```toml
 [profiles.ccache]
@@ -53,14 +53,14 @@ title = \"My compiler\"
 variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
 dir = \"mine\"
 rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
-program = [\"{stem}-{hex}.o\"]   # {stem} is the program, whatever its key: for `hearthfs explain`
-entries = [\"*.o\"]             # what it opens once for each hit, and writes once for each miss: for its figures
+program = [\"{stem}-{hex}.o\"]   # {stem} is the program, for any key: for `hearthfs explain`
+entries = [\"*.o\"]             # what it opens once per hit and writes once per miss: for its figures
 
 [profiles.go]
-enabled = false                # no variable is set, and its names mean nothing
+enabled = false                # no variable is set, and its names have no meaning
 ```
 
-The words, and the form of patterns, are at the head of
+The words and the form of patterns are explained at the head of
 [`src/namespace/profiles.toml`](../src/namespace/profiles.toml).
 ";
 

@@ -151,28 +151,28 @@ impl RuleKind {
     /// Describes what it means for users of the mount.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Ordinary => "a file as any other, whatever the rules after this one say",
+            Self::Ordinary => "an ordinary file, regardless of the rules after this one",
             Self::Temporary => {
-                "never leaves its node, and is in no other node's listing, however long its writer lives"
+                "never leaves its node, and is in no listing of another node, however long its writer lives"
             }
             Self::NodeLocal => {
                 "belongs to the node (statistics, `flock` files, heartbeats): kept across restarts, never uploaded"
             }
             Self::Touched => {
-                "changes on each hit: at once on this node, gathered for the others, never an upload of its own"
+                "changes on each hit: at once on this node, gathered for the others, never a separate upload"
             }
             Self::WriteOnce => {
-                "a version that exists is not replaced by one of the same name that was begun before it arrived; \
+                "an existing version is not replaced by one of the same name that was begun before it arrived; \
                  the loser's `close()` succeeds"
             }
             Self::Unit => {
-                "files that only make sense together: they arrive together or not at all, and are never of two writers"
+                "files that only make sense together: they arrive together or not at all, and never come from two writers"
             }
             Self::Check => {
-                "tested for completeness when it is published: what fails stays on its writer's node, with one warning"
+                "tested for completeness when it is published: a file that fails stays on its writer's node, with one warning"
             }
             Self::Lock => {
-                "locks by being there: of one node if what it guards belongs to the node, else of all nodes"
+                "locks while it exists: on one node if what it guards belongs to the node, else on all nodes"
             }
         }
     }
