@@ -202,16 +202,16 @@ fn goes(rule: &Rule) -> String {
 
 /// The login snippet's requests to the mount. If the first or the last answer is late, the login
 /// continues without the mount.
-const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, as far as they work at this moment: copy to /etc/profile.d/ and
-# set the mount point, a path without blanks. For sh, bash and zsh. What a user has set stays, and where something is
-# not mounted, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
-# Made of src/namespace/profiles.toml.
+const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, if it works at this moment: copy to /etc/profile.d/ and
+# set the mount point, a path without blanks. For sh, bash and zsh. Variables that a user has set stay. If the mount is
+# missing, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
+# Made from src/namespace/profiles.toml.
 
 _hearthfs=/mnt/cache
 
-# The directories that this user can write. A process that asks a mount whose daemon hangs may not even die of
-# SIGKILL, so nothing here waits for the one that asks, only for what it says: first that the mount answers at all
-# (`stat -f`, which the kernel never answers from memory), then the rest, for which the store may have to be asked.
+# The directories that this user can write. If the daemon hangs, even SIGKILL may not end a process that accesses the
+# mount. So nothing here waits for that process, only for its output: first that the mount answers at all (`stat -f`,
+# which the kernel never answers from memory), then the rest, which may need requests to the store.
 # In parentheses, because zsh waits for the background processes of a group in braces.
 _hearthfs_dirs=$(
     (
@@ -291,20 +291,20 @@ fn export(profile: &Profile) -> String {
 /// The drop-in for units; VARIABLES stands for the names that it passes on. The file that the
 /// service manager reads belongs to root: the manager reads it again for each command of the unit,
 /// also for those that run as root.
-const UNIT: &str = r#"# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
-# /etc/systemd/system/UNIT.service.d/, and set the instance. It asks as the user of the unit, through the snippet for
-# logins, which has to be in /etc/profile.d/ with the mount point. What the unit itself sets stays. Where nothing is
-# mounted, or the mount does not answer, the unit starts without; a daemon that fails stops no unit.
+const UNIT: &str = r#"# Points the compile caches of another unit at the mount, if it works when the unit starts: copy to
+# /etc/systemd/system/UNIT.service.d/, and set the instance. It checks as the user of the unit, with the snippet for
+# logins, which must be in /etc/profile.d/ with the mount point. Variables that the unit itself sets stay. If nothing is
+# mounted, or the mount does not answer, the unit starts without the cache. A daemon that fails stops no unit.
 
 [Unit]
 Wants=hearthfs@cluster.service
 After=hearthfs@cluster.service
 
 [Service]
-# Goes when the unit stops, so that no later start finds what worked once. The file of the first `env` may hold secrets.
+# Removed when the unit stops, so that no later start uses an old result. The file of the first `env` may hold secrets.
 RuntimeDirectory=hearthfs-%n
 ExecStartPre=-/bin/sh -c 'umask 077; cd "$$0" || exit; env >before; . /etc/profile.d/hearthfs.sh; env | grep -vxFf before >env; rm before' %t/hearthfs-%n
-# The user of the unit can write what it likes there. As root, nothing is handed on but these variables, with plain paths.
+# The user of the unit can write anything there. As root, only these variables are passed on, with plain paths.
 ExecStartPre=-+/bin/sh -c 'umask 022; mkdir -p "$$0"; rm -f "$$0/$$1"; timeout 2 grep -xE "(VARIABLES)=[A-Za-z0-9/._:-]+" "$$2/env" | head -c 8192 >"$$0/$$1"' %t/hearthfs-clients %n %t/hearthfs-%n
 EnvironmentFile=-%t/hearthfs-clients/%n
 ExecStopPost=-+/bin/rm -f %t/hearthfs-clients/%n
