@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_told_escaped_and_counted() {
+    fn findings_are_printed_escaped_and_counted() {
         let findings = [
             Finding::ok(Theme::Machine, "kernel", "Linux 6.18"),
             Finding::problem(Theme::Store, "put", "no \u{1b}[31mright\n", "ask for it"),

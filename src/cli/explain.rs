@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_line_by_line_and_escaped() {
+    fn an_answer_is_printed_line_by_line_and_escaped() {
         let path = Path::new("/m").join(std::ffi::OsStr::from_bytes(b"jax/a\x1b[31m\xff"));
         let explained = Explained {
             now_ms: 100_000,

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_told_line_by_line() {
+    fn an_entry_is_printed_line_by_line() {
         let now_ms = 10 * 86_400_000;
         let facts = Facts {
             now_ms,

@@ -160,7 +160,7 @@ fn the_mount_point_may_stand_in_the_file() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let (result, _) =
         load_text("[local]\ncache_size = \"x\"\ncache_dri = \"/x\"\n[log]\nlevel = \"y\"\n");
     assert_eq!(result.expect_err("three").0.len(), 3);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_told_by_their_clients() {
+    fn packages_are_listed_by_their_clients() {
         let all = packages("jax 0.10.0\ntorch 2.9\nother 1\nbroken\n");
         let texts: Vec<(&str, &str)> =
             all.iter().map(|(profile, text)| (profile.as_str(), text.as_str())).collect();

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_told_with_what_is_wrong() {
+    fn a_daemon_is_reported_with_its_problems() {
         let mut status = Status { version: env!("CARGO_PKG_VERSION").into(), ..Status::default() };
         assert!(daemon(&status).iter().all(|finding| finding.result == Verdict::Ok));
         status.version = "0.0.1".into();

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_told_one_by_one() {
+    fn rights_are_reported_one_by_one() {
         let mut settings = settings("s3://bucket/x");
         let access = Access {
             list: Step::Done,

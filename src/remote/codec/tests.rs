@@ -176,7 +176,7 @@ fn raw_of(commit: &Commit) -> Vec<u8> {
 }
 
 #[test]
-fn newer_formats_are_told_from_damage() {
+fn newer_formats_are_distinguished_from_damage() {
     let raw = raw_of(&sample());
     let size = raw.len() as u32;
     assert!(decode_commit(&wrap(&raw, VERSION, size)).is_ok());
