@@ -130,7 +130,7 @@ fn commands_warm_needs_the_store() {
     written(&cluster.a, &cluster.b, &["jax/one"]);
     cluster.store.fail();
     // The first requests notice the outage.
-    eventually(LIMIT_MS, "it is told", || {
+    eventually(LIMIT_MS, "the outage is reported", || {
         let said = warm(&cluster.b, &["--all"]);
         let is_told = said.err.contains("the store") && said.code() == 1;
         if is_told { Ok(()) } else { Err(format!("{said:?}")) }

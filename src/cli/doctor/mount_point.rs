@@ -102,7 +102,7 @@ fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
         let (mode, owner, shown) = (about.mode(), about.uid(), dir.display());
         if owner != 0 && owner != uid {
             let found =
-                format!("{shown} belongs to user {owner}, who can put another directory there");
+                format!("{shown} belongs to user {owner}, which can put another directory there");
             let remedy = "choose a mount point below directories of root or of your own";
             return Finding::problem(Theme::Mount, NAME, found, remedy);
         }
