@@ -124,7 +124,7 @@ fn gc_by_an_expiry_that_is_set_says_both() {
     let (young, middle) = (bench.pack(10), bench.pack(60));
     let said = bench.gc(&["--expiry", "90d"]);
     assert_eq!(left(&[&young, &middle]), [true, false]);
-    for part in ["expiry of 30d", "says 90d", "30d, which is no longer, counts"] {
+    for part in ["expiry of 30d", "says 90d", "30d, which is no longer, applies"] {
         assert!(said.err.contains(part), "`{part}` is not in: {}", said.err);
     }
 }

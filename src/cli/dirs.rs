@@ -121,11 +121,11 @@ mod tests {
         assert_eq!(check(&settings(&cache, None), &point), Ok(()));
         assert_eq!(check(&settings(&cache, Some(&base.join("store"))), &point), Ok(()));
         for (cache, remote, word) in [
-            (point.join("c"), None, "lies inside the mount"),
-            (point.clone(), None, "lies inside the mount"),
+            (point.join("c"), None, "is inside the mount"),
+            (point.clone(), None, "is inside the mount"),
             (base.clone(), None, "the mount"),
             (cache.clone(), Some(point.join("s")), "the shared directory"),
-            (cache.clone(), Some(base.clone()), "lies inside the shared directory"),
+            (cache.clone(), Some(base.clone()), "is inside the shared directory"),
             (base.join("file"), None, "is not a directory"),
             (base.join("file/below"), None, "is not a directory"),
             (PathBuf::from("/proc/hearthfs"), None, "/proc"),

@@ -238,7 +238,7 @@ fn odd_things_are_warned_about() {
     let odd = around(&[("HEARTHFS_REMOT", "x"), ("HEARTHFS_SOMETHING_ELSE", "x")]);
     let endpoint = flags(&[("remote.endpoint", "http://10.0.0.1:9000")]);
     let warnings = load(&endpoint, &odd, None).expect("good").warnings.join("\n");
-    assert!(warnings.contains("HEARTHFS_REMOT means nothing; did you mean HEARTHFS_REMOTE"));
+    assert!(warnings.contains("HEARTHFS_REMOT is unknown; did you mean HEARTHFS_REMOTE"));
     assert!(!warnings.contains("SOMETHING_ELSE"));
     assert!(warnings.contains("remote.endpoint has no effect"));
     assert!(warnings.contains("not encrypted"));

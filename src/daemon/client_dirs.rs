@@ -179,7 +179,7 @@ mod tests {
     fn nothing_is_made_where_nothing_is_mounted() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let problems = make_dirs(dir.path(), 0o1777, &["jax".to_owned()]);
-        assert!(problems[0].contains("not mounted"), "{problems:?}");
+        assert!(problems[0].contains("no longer mounted"), "{problems:?}");
         assert!(!dir.path().join("jax").exists());
     }
 }

@@ -174,7 +174,7 @@ impl Identity {
 /// Returns the message that another store is in the place of the known one.
 pub(super) fn other_text(url: &RemoteUrl, found: StoreId, known: StoreId) -> String {
     format!(
-        "{url} holds the store {found}, but this node knows another store ({known}): what it knows and has not \
+        "{url} holds another store ({found}) than this node knows ({known}): what it knows and has not \
          sent is kept. Correct the address, or mount the right file system; if the found store replaces the \
          other, declare this once for all nodes: `hearthfs init {url} --replaces {known}`"
     )

@@ -357,7 +357,7 @@ fn commands_import_leaves_out_its_own_target() {
     let said = command(&cluster.a, &["import", "--json"], &[&source, &to], &[]);
     unmount(&bound);
     assert_eq!(said.code(), 1, "{said:?}");
-    assert!(said.err.contains("bound: it is the directory that is copied to"), "{}", said.err);
+    assert!(said.err.contains("bound: it is the target directory"), "{}", said.err);
     counts(&report(&said), &[("files", 1), ("failed", 1)]);
     assert_eq!(tree::texts(&to), ["file"]);
 }

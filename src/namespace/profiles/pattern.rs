@@ -485,7 +485,7 @@ mod tests {
             ("", "empty"),
             ("/a", "empty"),
             ("a/**/b", "beginning or end"),
-            ("../a", "no name"),
+            ("../a", "not a name"),
             ("{nmu}", "{num}"),
             ("{hex0}", "{hex64}"),
             ("a{", "no `}`"),

@@ -189,6 +189,6 @@ mod tests {
         );
         write("");
         let error = source.get_credential().await.expect_err("nothing left").to_string();
-        assert!(error.contains("no credentials"), "{error}");
+        assert!(error.contains("no longer has credentials"), "{error}");
     }
 }

@@ -241,7 +241,7 @@ fn differs(
     }
     let noncurrent = number("NoncurrentVersionExpiration", "NoncurrentDays");
     if versions == Versioning::Kept && noncurrent != Some(NONCURRENT_DAYS) {
-        return Some("keeps old versions, but the bucket has versions".to_owned());
+        return Some("leaves old versions, but the bucket keeps versions".to_owned());
     }
     let known =
         ["ID", "Filter", "Prefix", "Status", "Expiration", "NoncurrentVersionExpiration", ABORT];
