@@ -1,4 +1,4 @@
-# An image of hearthfs: the Debian package, installed. docs/kubernetes.md says how it is run.
+# An image of hearthfs: the Debian package, installed. docs/kubernetes.md explains how to run it.
 #
 #   docker build -t hearthfs .
 
@@ -11,7 +11,7 @@ COPY . .
 RUN systemd/debian/build /out
 
 FROM debian:bookworm-slim
-# The same release as above: the program asks for the C library that it was built with.
+# The same release as above: the program needs the C library that it was built with.
 RUN --mount=type=bind,from=build,source=/out,target=/out \
     apt-get update \
     && apt-get install -y --no-install-recommends ca-certificates /out/hearthfs_*.deb \

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_far_ahead_comes_back() {
+    fn a_clock_that_was_far_ahead_comes_back() {
         let clock = StampClock::new(NodeId(7));
         let latest = Stamp { ms: 2000, counter: 4, node: NodeId(9) };
         clock.next(1000);

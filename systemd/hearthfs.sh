@@ -1,13 +1,13 @@
-# Points the compile caches of logins at the mount, as far as they work at this moment: copy to /etc/profile.d/ and
-# set the mount point, a path without blanks. For sh, bash and zsh. What a user has set stays, and where something is
-# not mounted, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
-# Made of src/namespace/profiles.toml.
+# Points the compile caches of logins at the mount, if it works at this moment: copy to /etc/profile.d/ and
+# set the mount point, a path without blanks. For sh, bash and zsh. Variables that a user has set stay. If the mount is
+# missing, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
+# Made from src/namespace/profiles.toml.
 
 _hearthfs=/mnt/cache
 
-# The directories that this user can write. A process that asks a mount whose daemon hangs may not even die of
-# SIGKILL, so nothing here waits for the one that asks, only for what it says: first that the mount answers at all
-# (`stat -f`, which the kernel never answers from memory), then the rest, for which the store may have to be asked.
+# The directories that this user can write. If the daemon hangs, even SIGKILL may not end a process that accesses the
+# mount. So nothing here waits for that process, only for its output: first that the mount answers at all (`stat -f`,
+# which the kernel never answers from memory), then the rest, which may need requests to the store.
 # In parentheses, because zsh waits for the background processes of a group in braces.
 _hearthfs_dirs=$(
     (

@@ -308,7 +308,7 @@ const LARGE: &[&str] = &[
 ];
 
 #[test]
-fn no_struct_is_newly_too_large_and_none_is_listed_in_vain() {
+fn no_struct_is_newly_too_large_and_the_list_has_no_others() {
     let over = |(path, text): &(String, String)| {
         let path = path.clone();
         structs(text)

@@ -227,7 +227,7 @@ fn a_disk_without_room_is_refused() {
     let again = bench.output(&args);
     rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("ours");
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
-    assert!(err(&output).contains("1.0 MiB left, and at least 16.0 MiB"), "{}", err(&output));
+    assert!(err(&output).contains("1.0 MiB free, and at least 16.0 MiB"), "{}", err(&output));
     assert_eq!(again.status.code(), Some(0), "{}", err(&again));
 }
 
@@ -238,11 +238,11 @@ fn directories_on_another_of_our_mounts_are_refused() {
         return;
     };
     std::fs::create_dir(bench.path("second")).expect("mkdir");
-    let words = &["the cache directory", "lies on the hearthfs mount"];
+    let words = &["the cache directory", "is on the hearthfs mount"];
     refuses(&bench, &["mount", "second", "--cache-dir", "mnt/c"], 2, words);
     let remote = format!("file://{}/r", bench.path("mnt").display());
     let args = ["mount", "second", "--cache-dir", "c", "--remote", &remote];
-    refuses(&bench, &args, 2, &["the shared directory", "lies on the hearthfs mount"]);
+    refuses(&bench, &args, 2, &["the shared directory", "is on the hearthfs mount"]);
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn init_makes_a_store_once_and_says_which() {
     for _ in 0..2 {
         let told = bench.output(&["init", &url, "--replaces", old]);
         assert_eq!(told.status.code(), Some(0), "{told:?}");
-        assert!(out(&told).contains(&format!("know the store {old} go on")), "{told:?}");
+        assert!(out(&told).contains(&format!("know the store {old} move")), "{told:?}");
     }
     let format = std::fs::read_to_string(bench.path("store/hearthfs.json")).expect("there");
     assert_eq!(format.matches(old).count(), 1, "{format}");

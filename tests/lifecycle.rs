@@ -112,9 +112,9 @@ fn s3_twice_is_once_and_foreign_rules_stay_byte_for_byte() {
     assert_eq!(bucket.state().count("PUT"), puts, "the second sends no write");
     assert_eq!(bucket.state().xml.as_ref(), Some(&applied));
     bench.says(&["verify", S3], 0, &["the rules agree with an expiry of 30d"]);
-    bench.says(&["remove", S3], 0, &["our rules are removed"]);
+    bench.says(&["remove", S3], 0, &["the rules of hearthfs are removed"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN), "as it was, to the byte");
-    bench.says(&["remove", S3], 0, &["there was no rule of ours"]);
+    bench.says(&["remove", S3], 0, &["there was no rule of hearthfs"]);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     bench.says(&["verify", S3], 0, &["agree", "note: ", "unfinished uploads"]);
     bench.says(&["remove", S3], 0, &["removed"]);
     bucket.state().edits = vec![("<Filter><Prefix>team/blobs/</Prefix></Filter>", "<Filter/>")];
-    bench.says(&["apply", S3], 1, &["drops the prefix", "is there again", "hearthfs gc"]);
+    bench.says(&["apply", S3], 1, &["drops the prefix", "are restored", "hearthfs gc"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
     bucket.state().xml = None;
     bench.says(&["apply", S3], 1, &["drops the prefix"]);
@@ -250,7 +250,7 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
         bucket.trouble("PUT /bkt?lifecycle", Trouble::Refused(503, "SlowDown"));
     }
     bucket.trouble("PUT /bkt?lifecycle", Trouble::LostReply);
-    bench.says(&["apply", S3], 1, &["drops the prefix", "is there again"]);
+    bench.says(&["apply", S3], 1, &["drops the prefix", "are restored"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
     // The next run must not mistake what could not be restored for the earlier rules.
     bucket.state().xml = Some(FOREIGN.to_owned());
@@ -258,9 +258,9 @@ fn s3_what_a_store_drops_is_noticed_and_undone() {
     for _ in 0..4 {
         bucket.trouble("PUT /bkt?lifecycle", Trouble::Refused(403, "AccessDenied"));
     }
-    bench.says(&["apply", S3], 1, &["COULD NOT BE PUT BACK"]);
+    bench.says(&["apply", S3], 1, &["COULD NOT BE RESTORED"]);
     assert!(bucket.state().xml.as_ref().is_some_and(|xml| xml.contains("hearthfs:team/blobs")));
-    bench.says(&["apply", S3], 1, &["drops the prefix", "taken away too"]);
+    bench.says(&["apply", S3], 1, &["drops the prefix", "are removed, too"]);
     assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN));
 }
 
@@ -324,7 +324,7 @@ fn gs_twice_is_once_and_foreign_rules_stay() {
     bench.says(&["remove", GS], 0, &["removed"]);
     let expected = json!({ "rule": foreign, "more": 1 });
     assert_eq!(bucket.state().description["lifecycle"], expected);
-    bench.says(&["remove", GS], 0, &["there was no rule of ours"]);
+    bench.says(&["remove", GS], 0, &["there was no rule of hearthfs"]);
 }
 
 #[test]

@@ -190,9 +190,7 @@ impl Across<'_> {
 
     /// Closes files on one node, and polls the other until they are there.
     fn seen(&mut self, a: &Node, b: &Node) -> Result<()> {
-        for (how, asks_before) in
-            [("asked for in vain before", true), ("not asked for before", false)]
-        {
+        for (how, asks_before) in [("looked up before", true), ("not looked up before", false)] {
             let mut took = Vec::new();
             for n in 0..self.counts.seen {
                 let name = format!("seen-{asks_before}-{n}");

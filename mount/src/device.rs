@@ -21,7 +21,7 @@ fn no_device(error: io::Error) -> io::Error {
         Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => io::Error::new(
             io::ErrorKind::Unsupported,
             format!(
-                "{DEVICE} is not there: load the kernel module (modprobe fuse), or give the container this device"
+                "{DEVICE} does not exist: load the kernel module (modprobe fuse), or give the container this device"
             ),
         ),
         _ => error,

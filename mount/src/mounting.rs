@@ -89,7 +89,10 @@ fn attach_at_once(mount_point: &Path, shape: &MountShape<'_>) -> io::Result<Atta
             stale_mount::clear_stale(mount_point)?;
             Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                format!("{} mounts came at the same time, or went at once", several.len()),
+                format!(
+                    "{} mounts appeared at the same time, or disappeared at once",
+                    several.len()
+                ),
             ))
         }
     }

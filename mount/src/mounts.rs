@@ -81,7 +81,7 @@ pub(crate) fn beneath(mount: &MountEntry) -> io::Result<Option<MountEntry>> {
     let here = at(&mount.mount_point)?;
     // In the table as it is now: another mount may have come in between.
     let Some(now) = here.iter().find(|entry| entry.is_same(mount)) else {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "the mount was taken away meanwhile"));
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the mount was removed meanwhile"));
     };
     Ok(here.iter().find(|entry| entry.id == now.parent).cloned())
 }

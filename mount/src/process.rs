@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_told_from_strangers() {
+    fn threads_are_distinguished_from_strangers() {
         // SAFETY: takes nothing, cannot fail.
         let here = u32::try_from(unsafe { libc::gettid() }).unwrap();
         assert!(is_thread_of(here, own_id()));

@@ -273,7 +273,7 @@ fn abilities<F: fuser::Filesystem>(
     let flock_refusal = match shared.flock_offered.load(Ordering::Acquire) {
         true => None,
         false if !options.want_flock => Some("switched off"),
-        false => Some("this kernel keeps them to itself (Linux 3.2 or later asks)"),
+        false => Some("this kernel handles them itself (Linux 3.2 or later asks the daemon)"),
     };
     Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal, flock_refusal }
 }
@@ -281,7 +281,7 @@ fn abilities<F: fuser::Filesystem>(
 fn refusal_of(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::EPERM) => "it needs CAP_SYS_ADMIN",
-        Some(libc::ELOOP) => "the cache directory lies on a stacked file system (overlay, FUSE)",
+        Some(libc::ELOOP) => "the cache directory is on a stacked file system (overlay, FUSE)",
         _ => "the kernel refused a file of the cache directory",
     }
 }

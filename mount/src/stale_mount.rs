@@ -115,7 +115,7 @@ pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
             }
         }
     }
-    Err(io::Error::other("another mount lies on the one that was to be taken away"))
+    Err(io::Error::other("another mount is on top of the one to remove"))
 }
 
 /// Removes what dead daemons left at a mount point. Returns whether there was anything.

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_end_of_a_process_is_told_before_and_after_it_was_waited_for() {
+    fn the_end_of_a_process_is_reported_before_and_after_it_was_waited_for() {
         assert_eq!(size_of::<Info>(), 64);
         for (script, kill, end) in [
             ("read line", false, End::Exited),

@@ -184,8 +184,8 @@ fn unmounting_while_busy() {
 }
 
 #[test]
-fn an_abort_frees_those_who_wait() {
-    if skipped("an_abort_frees_those_who_wait") {
+fn an_abort_frees_waiting_callers() {
+    if skipped("an_abort_frees_waiting_callers") {
         return;
     }
     let manners = Manners { slow_read: Some(Duration::from_hours(1)), ..Manners::new(Way::Direct) };

@@ -173,7 +173,7 @@ pub(super) fn take_name() {
 pub(super) fn detach() {
     let moved = rustix::process::setsid().map(drop).map_err(std::io::Error::from);
     if let Err(error) = moved.and_then(|()| std::env::set_current_dir("/")) {
-        tracing::warn!(%error, "the daemon stays in the session that it was started in");
+        tracing::warn!(%error, "the daemon stays in the session in which it was started");
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) fn why_nothing(
     let settings: Vec<String> =
         profile.short_compiles.iter().map(|(name, value)| format!("{name}={value}")).collect();
     Some(format!(
-        "hint: nothing was found and nothing was written; if this was {}: it keeps no program that compiles \
+        "hint: nothing was found and nothing was written; if this was {}: it does not keep programs that compile \
          quickly, and `hearthfs run --cache-short-compiles` sets {}",
         profile.title,
         settings.join(" ")

@@ -17,9 +17,9 @@ use crate::namespace::{Profile, Profiles};
 /// The commands under `hearthfs config`.
 #[derive(Subcommand, Clone, Debug)]
 pub(super) enum Config {
-    /// Print the values in effect as a configuration file, each with where it came from
+    /// Print the values in effect as a configuration file, each with its origin
     Show(ConfigShow),
-    /// Refuse what a mount would refuse, and change nothing
+    /// Check the configuration as a mount would, and change nothing
     Check(ConfigCheck),
 }
 
@@ -37,7 +37,7 @@ pub(super) struct ConfigShow {
 /// Options of `hearthfs config check`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ConfigCheck {
-    /// Ask the store, too: whether it can be reached and read with what is configured
+    /// Also check that the configured store can be reached and read
     #[arg(long)]
     connect: bool,
 
@@ -48,7 +48,7 @@ pub(super) struct ConfigCheck {
 /// What both take.
 #[derive(Args, Clone, Debug)]
 struct Common {
-    /// The mount point that it is for
+    /// The mount point that the configuration is for
     dir: Option<PathBuf>,
 
     #[command(flatten)]

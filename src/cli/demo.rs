@@ -27,7 +27,7 @@ const PART_OF_DEMO: &str = "PART_OF_HEARTHFS_DEMO";
 /// Options of `hearthfs demo`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Demo {
-    /// The compiler: jax, ccache, go or cc; without this the first of them that is there
+    /// The compiler: jax, ccache, go or cc; without it, the first that is installed
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
 

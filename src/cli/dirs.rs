@@ -31,10 +31,10 @@ pub(super) fn check(settings: &Settings, point: &Path) -> Outcome<()> {
 fn apart(what: &str, dir: &Path, point: &Path) -> Outcome<()> {
     let (shown, mount) = (dir.display(), point.display());
     if is_inside(dir, point) {
-        return Err(Failure::refused(format!("{what} {shown} lies inside the mount {mount}")));
+        return Err(Failure::refused(format!("{what} {shown} is inside the mount {mount}")));
     }
     if is_inside(point, dir) {
-        return Err(Failure::refused(format!("the mount {mount} lies inside {what} {shown}")));
+        return Err(Failure::refused(format!("the mount {mount} is inside {what} {shown}")));
     }
     Ok(())
 }
@@ -42,7 +42,7 @@ fn apart(what: &str, dir: &Path, point: &Path) -> Outcome<()> {
 fn not_on_a_mount(what: &str, dir: &Path, mounts: &Mounts) -> Outcome<()> {
     match mounts.holding(dir) {
         Some(Mounted { point, .. }) => Err(Failure::refused(format!(
-            "{what} {} lies on the hearthfs mount {}",
+            "{what} {} is on the hearthfs mount {}",
             dir.display(),
             point.display()
         ))),
@@ -77,7 +77,7 @@ fn check_cache(cache: &Path, settings: &Settings) -> Outcome<()> {
     let free = ByteSize(figures.f_bavail.saturating_mul(figures.f_frsize));
     if free < CACHE_SIZE_MIN {
         let refused = format!(
-            "the cache directory {shown}: {} has {} left, and at least {} are needed",
+            "the cache directory {shown}: {} has {} free, and at least {} are needed",
             there.display(),
             free.human(),
             CACHE_SIZE_MIN.human()
@@ -88,7 +88,7 @@ fn check_cache(cache: &Path, settings: &Settings) -> Outcome<()> {
         tracing::warn!(
             free_bytes = free.0,
             limit_bytes = settings.local.cache_size.0,
-            "the disk of the cache directory has less room than local.cache_size"
+            "the disk of the cache directory has less space than local.cache_size"
         );
     }
     Ok(())
@@ -121,11 +121,11 @@ mod tests {
         assert_eq!(check(&settings(&cache, None), &point), Ok(()));
         assert_eq!(check(&settings(&cache, Some(&base.join("store"))), &point), Ok(()));
         for (cache, remote, word) in [
-            (point.join("c"), None, "lies inside the mount"),
-            (point.clone(), None, "lies inside the mount"),
+            (point.join("c"), None, "is inside the mount"),
+            (point.clone(), None, "is inside the mount"),
             (base.clone(), None, "the mount"),
             (cache.clone(), Some(point.join("s")), "the shared directory"),
-            (cache.clone(), Some(base.clone()), "lies inside the shared directory"),
+            (cache.clone(), Some(base.clone()), "is inside the shared directory"),
             (base.join("file"), None, "is not a directory"),
             (base.join("file/below"), None, "is not a directory"),
             (PathBuf::from("/proc/hearthfs"), None, "/proc"),

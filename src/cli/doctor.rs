@@ -37,7 +37,7 @@ const FORM: u32 = 1;
 /// Options of `hearthfs doctor`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Doctor {
-    /// The mount point, or a path on a mount [default: mount.directory of the configuration, or the one mount that there is]
+    /// The mount point, or a path on a mount [default: mount.directory of the configuration, or the only mount]
     dir: Option<PathBuf>,
 
     /// Print JSON: one object
@@ -211,7 +211,7 @@ fn go_by_mount(settings: &mut Settings, status: &Status) -> Option<Finding> {
             Theme::Mount,
             "remote of the mount",
             format!("the mount uses {used}, and the configuration says {configured}"),
-            "mount again to have what is configured, or name the mount's own configuration with --config",
+            "mount again to use the configuration, or name the mount's own configuration with --config",
         )
     })
 }
@@ -265,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_told_escaped_and_counted() {
+    fn findings_are_printed_escaped_and_counted() {
         let findings = [
             Finding::ok(Theme::Machine, "kernel", "Linux 6.18"),
             Finding::problem(Theme::Store, "put", "no \u{1b}[31mright\n", "ask for it"),

@@ -89,8 +89,8 @@ fn configuration() -> String {
     let (head, of_keys) = annotations(&read("systemd/hearthfs.toml"));
     let mut text = String::from(
         "# hearthfs: configuration\n\n\
-         Made of the table of keys and of the annotated file\n\
-         [`systemd/hearthfs.toml`](../systemd/hearthfs.toml), whose text this is. To begin with your own, copy that.\n",
+         Made from the table of keys and the annotated file\n\
+         [`systemd/hearthfs.toml`](../systemd/hearthfs.toml). To begin with your own configuration, copy that file.\n",
     );
     for part in &head[1..] {
         text.extend(["\n", &paragraph(part)]);
@@ -119,7 +119,7 @@ fn is_up_to_date(file: &str, made: &str, of: &str) {
     }
     assert!(
         made == read(file),
-        "{file} is not what {of} say; {WRITE}=1 cargo test --lib documents writes it"
+        "{file} differs from {of}; {WRITE}=1 cargo test --lib documents writes it"
     );
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Drain {
     /// The mount point, or any path on the mount
     dir: PathBuf,
 
-    /// Give up after so long
+    /// Give up after this time
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_duration)]
     timeout: Duration,
 }
@@ -43,6 +43,6 @@ pub(super) fn until_remote(around: &Surroundings, path: &Path, limit: Duration) 
         }
         let mut failure = Failure::failed(left(&report.left));
         failure.messages.extend(report.trouble);
-        Err(failure.hint("it is safe in the cache directory, and the mount goes on uploading"))
+        Err(failure.hint("they are safe in the cache directory, and the mount continues to upload"))
     })
 }

@@ -26,11 +26,11 @@ const OTHERS: &str = "(others)";
 /// Options of `hearthfs du`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct DuCommand {
-    /// Paths and patterns of paths; the current directory or the one mount without any
+    /// Paths and patterns of paths; without any, the current directory or the only mount
     #[arg(value_name = "GLOB")]
     globs: Vec<PathBuf>,
 
-    /// What has a row of its own
+    /// What gets a row
     #[arg(long, value_enum, default_value = "dir")]
     by: By,
 
@@ -119,7 +119,7 @@ pub(super) fn run(command: &DuCommand) -> Outcome<()> {
     let DuCount { rows, total, troubles, progress, .. } = counting;
     drop(progress);
     if !found && query.has_wildcards && troubles.count() == 0 {
-        note("nothing fits");
+        note("nothing matches");
     }
     let mut rows: Vec<DuRow> = rows.into_iter().map(|(name, sum)| DuRow { name, sum }).collect();
     rows.sort_by(|a, b| b.sum.bytes.cmp(&a.sum.bytes).then_with(|| a.name.cmp(&b.name)));

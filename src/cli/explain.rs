@@ -28,7 +28,7 @@ const FORM: u32 = 1;
 /// Options of `hearthfs explain`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Explain {
-    /// A path on a mount, which need not be there; with --last or --client the mount point, or a path on the mount
+    /// A path on a mount, which need not exist; with --last or --client the mount point, or a path on the mount
     #[arg(required_unless_present_any = ["last", "client"])]
     path: Option<PathBuf>,
 
@@ -40,11 +40,11 @@ pub(super) struct Explain {
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
 
-    /// With --last: those of all users; for root and the user of the mount
+    /// With --last: the misses of all users; only for root and the user of the mount
     #[arg(long, requires = "last")]
     all_users: bool,
 
-    /// How many to list
+    /// The number of misses to list
     #[arg(short, value_name = "COUNT", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=MISSES_TOLD_MAX as i64))]
     number: u16,
 
@@ -161,7 +161,7 @@ pub(super) fn run(command: &Explain) -> Outcome<()> {
         note("no miss is remembered");
     }
     if more > 0 {
-        note(&format!("{more} more are remembered; -n shows up to {MISSES_TOLD_MAX}"));
+        note(&format!("{more} more are remembered; -n lists up to {MISSES_TOLD_MAX}"));
     }
     data(&table(&misses))
 }
@@ -281,7 +281,7 @@ fn table(misses: &[MissJson]) -> String {
         writeln!(text, "{word}: {why}\n  remedy: {remedy}").ok();
     }
     let all = count(misses.len() as u64, "miss", "misses");
-    writeln!(text, "{all}; `hearthfs explain PATH` says what is known of one now").ok();
+    writeln!(text, "{all}; `hearthfs explain PATH` shows what is known about one now").ok();
     text
 }
 
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_told_line_by_line_and_escaped() {
+    fn an_answer_is_printed_line_by_line_and_escaped() {
         let path = Path::new("/m").join(std::ffi::OsStr::from_bytes(b"jax/a\x1b[31m\xff"));
         let explained = Explained {
             now_ms: 100_000,

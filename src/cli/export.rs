@@ -20,19 +20,19 @@ pub(super) struct Export {
     /// The mount point, or a directory on the mount
     dir: PathBuf,
 
-    /// Which names to write, relative to DIR; all without a GLOB
+    /// Which names to write, relative to DIR; without it, all
     #[arg(value_name = "GLOB")]
     globs: Vec<String>,
 
-    /// The directory that gets it; made if it is missing
+    /// The target directory; made if it is missing
     #[arg(required = true)]
     dest: PathBuf,
 
-    /// Replace files and units that are there and differ
+    /// Replace existing files and units that differ
     #[arg(long)]
     overwrite: bool,
 
-    /// Write nothing, and say what would be exported
+    /// Write nothing, and show what would be exported
     #[arg(long)]
     dry_run: bool,
 
@@ -40,7 +40,7 @@ pub(super) struct Export {
     #[arg(long)]
     json: bool,
 
-    /// The configuration file that has the profiles, where the daemon is another user's [env: HEARTHFS_CONFIG]
+    /// The configuration file with the profiles, if the daemon is another user's [env: HEARTHFS_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }

@@ -26,8 +26,8 @@ pub(super) fn through_mount(point: &Path) -> Outcome<Figures> {
         })?
     };
     asked.map_err(|error| {
-        Failure::failed(format!("{} does not tell its figures: {error}", point.display())).hint(
-            "its daemon is of an older version, mount.xattrs is off, or its root is not readable",
+        Failure::failed(format!("{} does not report its figures: {error}", point.display())).hint(
+            "its daemon has an older version, mount.xattrs is off, or its root is not readable",
         )
     })
 }

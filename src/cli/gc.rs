@@ -23,7 +23,7 @@ pub(super) struct GcCommand {
     #[arg(long)]
     dry_run: bool,
 
-    /// Keep what nodes may rely on for so long only: a mounted node can lose entries by less than an hour
+    /// How long to keep what nodes may rely on: with less than an hour, a mounted node can lose entries
     #[arg(long, value_name = "TIME", value_parser = parse_duration, hide = true)]
     hazardous_grace: Option<Duration>,
 
@@ -58,7 +58,7 @@ pub(super) fn run(command: &GcCommand) -> Outcome<()> {
     }
     let failed = count(report.failed.objects, "object", "objects");
     Err(Failure::failed(format!("{failed} could not be deleted"))
-        .hint("check that the credentials may delete; what was left is tried again next time"))
+        .hint("check that the credentials may delete; the next run tries again"))
 }
 
 /// Describes which of several expiries applies, if there is a difference.
@@ -69,16 +69,16 @@ fn difference(declared: Declared, counts: Option<Duration>, chosen: &Chosen) -> 
         (Declared::Age(age), Some(by)) if age != chosen.settings.expiry.age => {
             let declared = format_age(age);
             let end = if counts == declared {
-                "which is no longer, counts"
+                "which is no longer, applies"
             } else {
-                "the shorter, counts, and nodes that live by the other lose what is deleted"
+                "the shorter, applies, and nodes that use the other lose what is deleted"
             };
             Some(format!(
                 "{url} declares an expiry of {declared}, and {by} says {own}: {counts}, {end}"
             ))
         }
         (Declared::Unknown, None) => Some(format!(
-            "{url} declares no expiry: {counts}, the default, counts; `hearthfs lifecycle apply {url} \
+            "{url} declares no expiry: {counts}, the default, applies; `hearthfs lifecycle apply {url} \
              --expiry {counts}` declares it"
         )),
         _ => None,

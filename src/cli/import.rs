@@ -17,21 +17,21 @@ use crate::config::{Flags, Surroundings, parse_duration};
 /// Options of `hearthfs import`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Import {
-    /// The directory whose content is taken in, such as ~/.triton/cache
+    /// The directory to copy, such as ~/.triton/cache
     src: PathBuf,
 
-    /// The directory on the mount that gets it; made if it is missing
+    /// The target directory on the mount; made if it is missing
     dir: PathBuf,
 
-    /// Replace files and units that are there and differ
+    /// Replace existing files and units that differ
     #[arg(long)]
     overwrite: bool,
 
-    /// Write nothing, and say what would be imported
+    /// Write nothing, and show what would be imported
     #[arg(long)]
     dry_run: bool,
 
-    /// Wait until all of it is remote, for at most TIME
+    /// Wait until everything is remote, for at most TIME
     #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "10m",
           value_parser = parse_duration)]
     drain: Option<Duration>,
@@ -40,7 +40,7 @@ pub(super) struct Import {
     #[arg(long)]
     json: bool,
 
-    /// The configuration file that has the profiles, where the daemon is another user's [env: HEARTHFS_CONFIG]
+    /// The configuration file with the profiles, if the daemon is another user's [env: HEARTHFS_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -83,7 +83,7 @@ pub(super) fn run(command: &Import) -> Outcome<()> {
         Some(limit) => both(copied, drain::until_remote(&around, &on.point, limit)),
         None => {
             let point = on.point.display();
-            note(&format!("`hearthfs drain {point}` waits until other nodes have it"));
+            note(&format!("`hearthfs drain {point}` waits until other nodes can get it"));
             copied
         }
     }

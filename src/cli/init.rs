@@ -16,7 +16,7 @@ pub(super) struct Init {
     #[command(flatten)]
     store: StoreOptions,
 
-    /// Have all nodes that know the store with this identity go on with this one; may be repeated
+    /// Let all nodes that know the store with this identity move to this one; may be repeated
     #[arg(long, value_name = "ID")]
     replaces: Vec<StoreId>,
 }
@@ -32,7 +32,7 @@ pub(super) fn run(command: &Init) -> Outcome<()> {
     })?;
     if store.has_foreign() {
         note(&format!(
-            "warning: {} holds objects that are not of hearthfs; they are left alone, if the address is right",
+            "warning: {} holds objects that are not of hearthfs; they are left alone; check the address",
             store.url()
         ));
     }
@@ -44,7 +44,7 @@ pub(super) fn run(command: &Init) -> Outcome<()> {
     let what = if made.new { "is made" } else { "is a store already" };
     data(&format!("{url} {what}: store {id}, which declares {expiry}\n"))?;
     for old in &command.replaces {
-        data(&format!("nodes that know the store {old} go on with this one\n"))?;
+        data(&format!("nodes that know the store {old} move to this one\n"))?;
     }
     if !made.new && chosen.expiry_by.is_some() {
         let own = chosen.settings.expiry.age;

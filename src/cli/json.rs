@@ -19,7 +19,7 @@ pub(super) fn json_pretty(value: &impl Serialize) -> Outcome<String> {
 }
 
 fn failed(error: &serde_json::Error) -> Failure {
-    Failure::failed(format!("write it as JSON: {error}"))
+    Failure::failed(format!("write JSON: {error}"))
 }
 
 /// Escapes characters that are valid in a JSON string but harmful on a terminal. They cannot occur

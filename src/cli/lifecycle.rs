@@ -16,13 +16,13 @@ use crate::error::{Error, Kind};
 /// The commands under `hearthfs lifecycle`.
 #[derive(Subcommand, Clone, Debug)]
 pub(super) enum LifecycleCommand {
-    /// Print the rule for the expiry as it would be sent, and what it does
+    /// Print the rule for the expiry as it would be sent, and its effect
     Plan(Looking),
-    /// Write the rule beside those of others, and declare the expiry in the store
+    /// Write the rule, keeping all others, and declare the expiry in the store
     Apply(StoreOptions),
-    /// Compare the bucket's rules with the expiry; exits 1 when they disagree
+    /// Compare the bucket's rules with the expiry; exits 1 if they disagree
     Verify(Looking),
-    /// Take the rule away, and leave those of others
+    /// Remove the rule, keeping all others
     Remove(StoreOptions),
 }
 
@@ -105,7 +105,7 @@ fn note_unknown(error: Option<&Error>, chosen: &Chosen) {
         let age = format_age(chosen.settings.expiry.age);
         note(&format!("warning: hearthfs.json cannot be read: {}", error.chain()));
         note(&format!(
-            "warning: this is for the default of {age}, which may not be what it declares"
+            "warning: this uses the default of {age}, which may differ from what the store declares"
         ));
     }
 }
@@ -132,7 +132,7 @@ async fn plan(lifecycle: &Lifecycle, as_json: bool) -> Outcome<()> {
     }
     if let Some(trouble) = &plan.trouble {
         note(&format!("warning: {trouble}"));
-        note("warning: the plan is that for a bucket without rules and without versions");
+        note("warning: the plan assumes a bucket without rules and without versions");
     }
     Ok(())
 }
@@ -148,7 +148,7 @@ async fn apply(
         Err(error) if chosen.expiry_by.is_none() && !is_empty_place(&error) => {
             let text = format!("hearthfs.json cannot be read: {}", error.chain());
             return Err(Failure::failed(text).hint(
-                "nothing was changed; run it again where objects may be read, or name the expiry: \
+                "nothing was changed; run it again with the right to read objects, or name the expiry: \
                  --expiry 30d",
             ));
         }
@@ -184,8 +184,8 @@ async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
         Ok(Declaration::Made) => {
             if store.has_foreign() {
                 note(&format!(
-                    "warning: {url} holds objects that are not of hearthfs; they are left alone, if the \
-                     address is right"
+                    "warning: {url} holds objects that are not of hearthfs; they are left alone; check the \
+                     address"
                 ));
             }
             format!("{url}: hearthfs.json is made, and declares an expiry of {age}\n")
@@ -196,22 +196,22 @@ async fn declare(settings: &Settings, url: &str, age: &str) -> Outcome<()> {
             {
                 let before = format_age(before);
                 note(&format!(
-                    "warning: until nodes that are mounted learn of it, within ten minutes of use, they take \
-                     for alive what is younger than {before}, and miss what is deleted after {age}; to be sure, \
+                    "warning: mounted nodes notice this within ten minutes of use; until then they still rely \
+                     on entries younger than {before}, and miss those deleted after {age}; to avoid this, \
                      set expiry.age = \"{age}\" and mount them again"
                 ));
             }
             format!(
-                "{url}: hearthfs.json declares an expiry of {age} now, and {} before; nodes that are \
-                 mounted take it within ten minutes of use\n",
+                "{url}: hearthfs.json declares an expiry of {age} now, and {} before; mounted \
+                 nodes use it within ten minutes of use\n",
                 declared(before)
             )
         }
         Err(error) => {
-            let text = format!("hearthfs.json could not be brought up to date: {}", error.chain());
+            let text = format!("hearthfs.json could not be updated: {}", error.chain());
             return Err(Failure::failed(text).hint(
-                "run it again where objects may be read and written; until then the shorter of both \
-                 counts",
+                "run it again with the right to read and write objects; until then the shorter of both \
+                 applies",
             ));
         }
     };
@@ -266,7 +266,7 @@ async fn verify(
     }
     if !wrong.is_empty() {
         let hint = format!(
-            "`hearthfs lifecycle apply {url}` brings ours up to date; rules of others are for others to change"
+            "`hearthfs lifecycle apply {url}` updates the rules of hearthfs; change other rules yourself"
         );
         return Err(Failure { messages: wrong, ..Failure::failed("") }.hint(hint));
     }
@@ -295,9 +295,9 @@ async fn remove(lifecycle: &Lifecycle, settings: &Settings) -> Outcome<()> {
         return Err(Failure::refused(why));
     }
     if lifecycle.remove().await? {
-        data(&format!("{url}: our rules are removed; those of others stay\n"))
+        data(&format!("{url}: the rules of hearthfs are removed; others stay\n"))
     } else {
-        data(&format!("{url}: there was no rule of ours; nothing was written\n"))
+        data(&format!("{url}: there was no rule of hearthfs; nothing was written\n"))
     }
 }
 

@@ -22,7 +22,7 @@ const WRITTEN_AT_ONCE: usize = 64 << 10;
 /// Options of `hearthfs ls`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct LsCommand {
-    /// Paths and patterns of paths; the current directory or the one mount without any
+    /// Paths and patterns of paths; without any, the current directory or the only mount
     #[arg(value_name = "GLOB")]
     globs: Vec<PathBuf>,
 
@@ -30,7 +30,7 @@ pub(super) struct LsCommand {
     #[arg(short, long)]
     long: bool,
 
-    /// Print JSON: one object per line, with all that is known
+    /// Print JSON: one object per line, with everything known
     #[arg(long)]
     json: bool,
 }
@@ -121,7 +121,7 @@ pub(super) fn run(command: &LsCommand) -> Outcome<()> {
         written => written?,
     }
     if !found? && query.has_wildcards && listing.troubles.count() == 0 {
-        note("nothing fits");
+        note("nothing matches");
     }
     listing.troubles.outcome("could not be looked at")
 }

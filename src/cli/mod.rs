@@ -70,54 +70,54 @@ enum Command {
     Mount(mount::MountCommand),
     /// Run a command with every compile cache on the mount
     Run(run::RunCommand),
-    /// Upload what is not yet remote, unmount, and wait for the end
+    /// Upload what is not yet remote, unmount, and wait until the daemon has ended
     Unmount(unmount::Unmount),
-    /// Show what is mounted, how it does, and what is not yet remote
+    /// Show what is mounted, its state, and what is not yet remote
     Status(status::StatusCommand),
-    /// Wait until all that was published before is remote
+    /// Wait until everything published so far is remote
     Drain(drain::Drain),
-    /// Make a store for the nodes to share; does nothing where there is one
+    /// Make a store for the nodes to share; does nothing if there is one
     Init(init::Init),
-    /// Have the bucket delete what has grown old: plan, apply, verify or remove the rule for it
+    /// Let the bucket delete old entries: plan, apply, verify or remove the rule
     #[command(subcommand)]
     Lifecycle(lifecycle::LifecycleCommand),
-    /// Check machine, mount, store and clients, and say what to do
+    /// Check machine, mount, store and clients, and suggest remedies
     Doctor(doctor::Doctor),
-    /// Delete from a store what no node needs any more
+    /// Delete from a store what no node needs any longer
     Gc(gc::GcCommand),
     /// Show or check the configuration
     #[command(subcommand)]
     Config(configuration::Config),
-    /// Show what is known of the programs that cache here: variables, and what their files are
+    /// Show the profiles of the programs that cache here: their variables and kinds of files
     Profiles(profiles::ProfilesCommand),
     /// Show two nodes on this machine: what one compiles, the other finds
     Demo(demo::Demo),
-    /// Take an existing cache directory in, with its times and as whole units
+    /// Copy an existing cache directory to the mount, with its times and as whole units
     Import(import::Import),
-    /// Write what is on the mount as a plain tree
+    /// Copy what is on the mount to a plain directory
     Export(export::Export),
     /// List what is on a mount: size, age, last use, writing node, client, local or remote
     Ls(ls::LsCommand),
-    /// Show all that is known of one path on a mount
+    /// Show everything known about one path on a mount
     Stat(stat::Tell),
     /// Sum up what is on a mount, by directory, client or writing node
     Du(du::DuCommand),
-    /// Say why a name was a miss, and what to do about it
+    /// Explain why a name was a miss, and what to do about it
     Explain(explain::Explain),
     /// Watch a mount: rates, hit ratio, backlog, requests, busiest clients and entries
     Top(top::Watch),
-    /// Remove from all nodes; shows a count and asks
+    /// Remove from all nodes, after showing a count and asking
     Rm(rm::Remove),
     /// Write a man page for each command
     Man(pages::Pages),
-    /// Print what a shell needs to complete commands and options
+    /// Print a shell script that completes commands and options
     Completions(pages::Completions),
-    /// Fetch what programs will ask for, as far as there is room
+    /// Fetch files before programs ask for them, as far as there is room
     Warm(warm::Warm),
-    /// Look at a mount from outside of its daemon
+    /// Look at a mount from outside its daemon
     #[command(name = crate::daemon::LOOK, hide = true)]
     LookAt { dir: PathBuf },
-    /// Make directories in the root of a mount from outside of its daemon; the mode is octal
+    /// Make directories in the root of a mount from outside its daemon; the mode is octal
     #[command(name = crate::daemon::MAKE_DIRS, hide = true)]
     MakeDirsIn { dir: PathBuf, mode: String, names: Vec<String> },
 }
@@ -131,10 +131,10 @@ Exit status:
 
 const ADDRESSES: &str = "\
 Remotes:
-  s3://BUCKET[/PREFIX]              any S3 store; credentials, region and endpoint by the AWS
+  s3://BUCKET[/PREFIX]              any S3 store; credentials, region and endpoint from the AWS
                                     variables, the files in ~/.aws, or the instance
-  gs://BUCKET[/PREFIX]              Google Cloud Storage; GOOGLE_APPLICATION_CREDENTIALS, what
-                                    gcloud keeps, or the instance
+  gs://BUCKET[/PREFIX]              Google Cloud Storage; GOOGLE_APPLICATION_CREDENTIALS, the
+                                    credentials of gcloud, or the instance
   az://ACCOUNT/CONTAINER[/PREFIX]   Azure Blob Storage; AZURE_STORAGE_ACCOUNT_KEY, a SAS token or
                                     connection string, an identity, or ~/.azure/config
   file:///DIRECTORY                 a directory that all nodes share
@@ -149,9 +149,9 @@ Examples:
 
 // Each paragraph is one line: the help is wrapped to the terminal.
 const MOUNT_EXAMPLES: &str = "\
-Stays in the foreground; SIGTERM or SIGINT uploads what is not yet remote, unmounts, and exits 0; SIGHUP opens the \
-log again and takes over log.level, local.cache_size and writeback.drain_deadline from the configuration. \
-The mount point must be an empty directory; what a dead daemon left mounted there is replaced. \
+Stays in the foreground. On SIGTERM or SIGINT it uploads what is not yet remote, unmounts, and exits 0. On SIGHUP it reopens the \
+log and takes over log.level, local.cache_size and writeback.drain_deadline from the configuration. \
+The mount point must be an empty directory. A mount that a dead daemon left there is replaced. \
 Called as mount.hearthfs, it takes the arguments of mount(8).
 
 Examples:
@@ -165,18 +165,18 @@ Examples:
   hearthfs status /mnt/cache --json | jq .backlog.records";
 
 const DRAIN_NOTES: &str = "\
-Exits 1 when the time is over first; nothing is lost then, and the mount goes on uploading.
+Exits 1 if the time runs out first. Nothing is lost then, and the mount continues to upload.
 
 Example:
   hearthfs drain /mnt/cache --timeout 5m && shutdown -h now";
 
 const INIT_NOTES: &str = "\
-Makes the prefix or directory a store, with an identity that nodes remember in their cache directories, and tries \
-what the store can do. The first mount of a node that knows no store makes one, too. A node that knows one takes nothing \
-else for it: where its place is empty or holds another store, because a share is not mounted, a bucket was emptied or an address is wrong, \
-it keeps what it knows and has not sent, works on its own disk, and goes on when the store is back. \
-It moves to another store when remote.url is changed and there is a store at the new address, or when that store is told with --replaces \
-to take the place of the one that it knows (`hearthfs status` shows its identity); what it has not sent goes there. \
+Makes the prefix or directory a store, with an identity that nodes remember in their cache directories, and checks \
+what the store can do. The first mount of a node that knows no store makes one, too. A node that knows a store accepts no \
+other in its place. If the place is empty or holds another store, because a share is not mounted, a bucket was emptied or an address is wrong, \
+the node keeps what it knows and its pending changes, works on its own disk, and continues when the store is back. \
+It moves to another store in two cases: remote.url is changed and there is a store at the new address, or `hearthfs init` of the other store named the store that the node knows \
+with --replaces (`hearthfs status` shows its identity). Its pending changes go to the new store. \
 The directory of a file:// address is made, but not the one above it.
 
 Examples:
@@ -185,23 +185,23 @@ Examples:
   hearthfs init s3://bucket/cache --replaces 9c41d2a07be83f15";
 
 const GC_NOTES: &str = "\
-Works on the store alone, from any machine, beside mounted nodes. Deletes what is past the expiry (for \
-stores without a lifecycle rule, such as a shared directory), and what no rule can know: commits that a \
-checkpoint has, and packs and blobs that no entry uses, once they are older than an hour. The expiry is the one that \
-the store declares; a shorter one counts if --expiry or the configuration sets it, with a warning, and ours where the \
-store declares none. What is not hearthfs's is counted and left alone. Exits 1 when something could not be deleted; running it again is safe.
+Works on the store alone, from any machine, while nodes are mounted. It deletes what is past the expiry (for \
+stores without a lifecycle rule, such as a shared directory), and what no rule can find: commits that are in a \
+checkpoint, and packs and blobs that no entry uses, once they are older than an hour. The expiry is the one that \
+the store declares. A shorter one from --expiry or the configuration takes precedence, with a warning. If the store declares none, \
+the one from --expiry or the configuration applies. Objects that are not hearthfs's are counted and left alone. Exits 1 if something could not be deleted; running it again is safe.
 
 Examples:
   hearthfs gc file:///nfs/cache --dry-run
   hearthfs gc s3://bucket/cache --json | jq .deleted";
 
 const DOCTOR_NOTES: &str = "\
-Looks at the kernel, /dev/fuse and the disk, the mount point and the directories above it, the store, and the variables and versions of the clients, \
-with or without a mount; beside a mount it asks the daemon, too, and goes by what that uses. Each check is ok, a warning, a problem or skipped. \
-Exits 1 if there is a problem; warnings do not count. No secrets are printed, and programs are asked for their version for 5 s at most, never by root for another user.
+Checks the kernel, /dev/fuse and the disk, the mount point and the directories above it, the store, and the variables and versions of the clients, \
+with or without a mount. If there is a mount, it asks the daemon, too, and checks the settings that the daemon uses. Each check is ok, a warning, a problem or skipped. \
+Exits 1 if there is a problem; warnings do not count. It prints no secrets. It waits at most 5 s for the version of a program, and as root runs no program for another user.
 
-The rights on the store are really tried: an object in `probes` below the prefix is written, read and deleted again. With mount.writes = \
-\"private\" or \"none\" nothing is written. The credentials are those of this process; a daemon has its own environment. No store is made.
+It tests the rights on the store: it writes, reads and deletes an object in `probes` below the prefix. With mount.writes = \
+\"private\" or \"none\" it writes nothing. The credentials are those of this process; a daemon has its own environment. It makes no store.
 
 --json prints one object: version (of this form, 1), hearthfs, mount_point, remote, problems, warnings, and checks, a list of theme, name, \
 result, found and remedy.
@@ -212,11 +212,11 @@ Examples:
   hearthfs doctor --json | jq -r '.checks[] | select(.result == \"problem\") | .found'";
 
 const CONFIG_NOTES: &str = "\
-`check --connect` asks the store as well, as `hearthfs doctor` does but without writing, and exits 1 if it cannot be used.";
+`check --connect` also checks the store, as `hearthfs doctor` does but without writing, and exits 1 if the store cannot be used.";
 
 const PROFILES_NOTES: &str = "\
-What comes with hearthfs, with what tables [profiles.NAME] of the configuration add or replace. docs/clients.md says the \
-same at length of what comes with hearthfs.
+The profiles that come with hearthfs, and those that tables [profiles.NAME] of the configuration add or replace. docs/clients.md \
+describes those that come with hearthfs in detail.
 
 Examples:
   hearthfs profiles
@@ -225,9 +225,9 @@ Examples:
 
 const DEMO_NOTES: &str = "\
 Mounts two nodes over one shared directory, compiles on the first, and again in a fresh process on the second, which should \
-find everything in the cache. With JAX it makes a Python environment once, below ~/.cache/hearthfs (150 MB to download); \
-where that cannot be, it takes ccache, Go, or a C compiler behind a cache of a few lines of shell. All else lies in a \
-temporary directory, which goes at the end, with the mounts and daemons. \
+find everything in the cache. With JAX it makes a Python environment once, below ~/.cache/hearthfs (150 MB to download). \
+If that is not possible, it uses ccache, Go, or a C compiler with a cache of a few lines of shell. Everything else is in a \
+temporary directory, which is removed at the end, as are the mounts and daemons. \
 Exits 0 if the second node compiled nothing, 1 if it did or something failed, 2 if something is missing.
 
 Examples:
@@ -235,15 +235,15 @@ Examples:
   hearthfs demo --client cc --keep";
 
 const IMPORT_NOTES: &str = "\
-Copies what is below SRC to DIR, which lies on the mount: with modes and times, and as root with owners; symbolic links as links, \
-hard links as files of their own. Files that only make sense together (a Triton kernel, numba's index and data) appear \
-together, each unit when all of it is there. What a client's profile calls temporary, node-local or a lock is left out, \
-and so are units that are not complete; which profile counts is decided by the path on the mount. \
-A file that is there with the same size and time is left as it is, so an import that was interrupted is simply run \
-again. One that differs is kept, and so is a unit of which a complete version is there, unless --overwrite is given: the unit is a miss \
-for a moment then. A unit that is replaced in SRC meanwhile is begun again. Imports of one user at one mount take turns. \
-Says of each client what has to be so for its entries to be found. \
-Exits 1 when something could not be imported, and names it; --drain waits for the rest nevertheless.
+Copies what is below SRC to DIR on the mount, with modes and times, and as root with owners. Symbolic links stay links; \
+hard links become separate files. Files that only make sense together (a Triton kernel, numba's index and data) appear \
+together, each unit when it is complete. Files that a client's profile calls temporary, node-local or a lock are left out, \
+and so are incomplete units. The path on the mount determines which profile applies. \
+A file that is already there with the same size and time is left as it is, so an interrupted import can be run \
+again. A file that differs is kept, and so is a unit that is already complete, unless --overwrite is given; the unit is then a miss \
+for a moment. If a unit is replaced in SRC meanwhile, its copy starts again. Imports by one user to one mount take turns. \
+Prints for each client the conditions under which its entries are found. \
+Exits 1 if something could not be imported, and names it; --drain still waits for the rest.
 
 Examples:
   hearthfs import ~/.triton/cache /mnt/cache/triton
@@ -251,15 +251,15 @@ Examples:
   hearthfs import /var/tmp/neuron-compile-cache /mnt/cache/neuron --drain=30m";
 
 const EXPORT_NOTES: &str = "\
-Copies what is visible below DIR to DEST, a plain directory, with modes and times, and as root with owners. Each file gets its name when all \
-of it is written; of a unit one version is written, the file that its readers open first at the end. What a \
-client's profile calls temporary, node-local or a lock is left out. A file that is there with the same size and time \
-is left as it is; one that differs is kept, also if it came meanwhile, unless --overwrite is given. Until they are complete, only you can \
-go into the directories that are made. What cannot be read, such as entries that are not on this node \
-while the store is away, is counted and named, and the exit status is 1. A file whose name begins with .hearthfs-export. is what \
-an export that was killed has left.
-A GLOB is a path relative to DIR, as in profiles: * is any run of bytes in a name, ? one byte, **/ in front any directories, /** at the end \
-all below. A directory that fits is taken with all that is below it.
+Copies what is visible below DIR to DEST, a plain directory, with modes and times, and as root with owners. Each file gets its name when it is \
+completely written. Of a unit one version is written, and the file that its readers open first comes last. Files that a \
+client's profile calls temporary, node-local or a lock are left out. A file that is already there with the same size and time \
+is left as it is. A file that differs is kept, even if it appeared meanwhile, unless --overwrite is given. Until they are complete, only you can \
+enter the new directories. What cannot be read, such as an entry that is not on this node \
+while the store is down, is counted and named, and the exit status is 1. A file whose name begins with .hearthfs-export. was left \
+by an export that was killed.
+A GLOB is a path relative to DIR, as in profiles: * matches any bytes in a name, ? one byte, **/ in front any directories, /** at the end \
+everything below. A directory that matches is copied with everything below it.
 
 Examples:
   hearthfs export /mnt/cache /backup/cache
@@ -267,29 +267,29 @@ Examples:
   hearthfs export /mnt/cache jax numba /backup/cache --json | jq .files";
 
 const GLOBS: &str = "\
-A GLOB is a path, or a pattern of paths: * is any run of bytes in a name, ? one byte, and the name ** any directories, or at the end all \
-names below. Quote a GLOB, so that the shell leaves it alone. \
-What is there by exactly the name that was typed is taken by that name. \
-Names are printed with \\n, \\t, \\r, \\xHH (a byte), \\u{H} (a character) for what a terminal would not show as it is, and \\\\ for a backslash; \
-they can be typed like this, too, and a backslash before any other character takes away its meaning.";
+A GLOB is a path, or a pattern of paths: * matches any bytes in a name, ? one byte, and the name ** any directories, or at the end all \
+names below. Quote a GLOB, so that the shell does not expand it. \
+If there is something with exactly the name as typed, the GLOB means that. \
+Printed names have \\n, \\t, \\r, \\xHH (a byte) and \\u{H} (a character) for what a terminal would not show as it is, and \\\\ for a backslash. \
+They can be typed in this form, too. A backslash before any other character removes its special meaning.";
 
 const LS_NOTES: &str = "\
-Lists as `ls` does, in no particular order: the kernel says which names you may see. A directory without a wildcard stands for the names \
+Lists names as `ls` does, in no particular order, and only those that the kernel lets you see. A directory without a wildcard stands for the names \
 in it. Nothing is fetched, and nothing counts as used.
 
-Columns of -l; a dash is what is not known, such as all but size of a file that you may not read:
+Columns of -l; a dash means unknown, such as all but the size of a file that you may not read:
   SIZE      bytes of a file
-  AGE       since it was written, on whichever node, by the store's clock
-  LAST USE  since its content was last opened, written or fetched on this node, in steps of
-            ten minutes; a dash where its bytes are not on this node. What other nodes open is
-            not known. Files with the same content have it in common, so only root and the
-            user of the mount are told
+  AGE       time since it was written, on any node, by the store's clock
+  LAST USE  time since its content was last opened, written or fetched on this node, in steps of
+            ten minutes; a dash if its bytes are not on this node. Opens on other nodes do not
+            count. Files with the same content share this time, so only root and the user of
+            the mount see it
   NODE      the node that wrote it: `here`, or its identity
-  CLIENT    the profile in whose directory it lies (`hearthfs profiles`)
+  CLIENT    the profile of the directory that it is in (`hearthfs profiles`)
   BYTES     `local` on this node, `remote` in the store only, `writing` while they are written
 
 --json prints one object per line: path, path_hex if the path is not text, type, size, mode, uid, gid, links, mtime_s, now_ms, node, own, shared, written_ms, client, \
-kind (what its profile says of it), is_entry, bytes, digest, and content with used_s, stored_ms and expires_ms. What is not known is left out.";
+kind (from its profile), is_entry, bytes, digest, and content with used_s, stored_ms and expires_ms. Unknown fields are left out.";
 
 const LS_EXAMPLES: &str = "\
 Examples:
@@ -298,18 +298,18 @@ Examples:
   hearthfs ls --json '/mnt/cache/**' | jq -r 'select(.bytes == \"remote\").path'";
 
 const STAT_NOTES: &str = "\
-What the columns of `hearthfs ls -l` mean (see its help), and more: owner and mode, when the content was last stored, when it expires if it is not \
-opens it before, and its digest. When it was used, stored and expires holds for all files with the same content, so only root and the user of the \
-mount are told. Nothing is fetched, and nothing counts as used. --json prints one object with the fields of `ls --json`.
+Shows what the columns of `hearthfs ls -l` show (see its help), and more: owner and mode, when the content was last stored, when it expires if it is not \
+opened before, and its digest. Files with the same content share the times of use, storing and expiry, so only root and the user of the \
+mount see them. Nothing is fetched, and nothing counts as used. --json prints one object with the fields of `ls --json`.
 
 Examples:
   hearthfs stat /mnt/cache/jax/jit_step-0123-cache
   hearthfs stat --json /mnt/cache/triton/KEY/kernel.cubin | jq -r .node";
 
 const DU_NOTES: &str = "\
-Sums up regular files, of a directory all below: bytes, of these bytes on this node (LOCAL), and files, the largest first. Hard links count once. What you may not read counts as \
-not local; `untold` of --json says how many files that are. Contents that several files have in common count for each: `hearthfs status` says how much the \
-cache directory holds. Nothing is fetched, and nothing counts as used. There are at most 10,000 rows; what has none counts as (others).";
+Sums up regular files, for a directory all files below it: their bytes, how many of these bytes are on this node (LOCAL), and the number of files, the largest first. Hard links count once. Files that you may not read count as \
+not local; `untold` of --json is the number of these files. Content that several files share counts for each file: `hearthfs status` shows how much the \
+cache directory holds. Nothing is fetched, and nothing counts as used. There are at most 10,000 rows; files without a row count as (others).";
 
 const DU_EXAMPLES: &str = "\
 Examples:
@@ -318,15 +318,15 @@ Examples:
   hearthfs du --by node '/mnt/cache/**/*.cubin' --json | jq .total";
 
 const EXPLAIN_NOTES: &str = "\
-Tells of a path why a program that opens it now does not find it: no node has published it, it was removed (when, and by which node), it is past its age, \
-its bytes are not here and the store cannot be used, they are damaged, it had not arrived yet, a file or the mode bits are in the way, or it is there. Where its \
-client's names tell the program, it names entries of the same program under other keys. It asks the store for what is new once; the path is not opened.
+Explains why a program that opens a path now does not find it: no node has published it, it was removed (when, and by which node), it is past its age, \
+its bytes are not here and the store cannot be used, its bytes are damaged, it had not arrived yet, a file or the mode bits are in the way, or it is there. If the \
+client's names identify the program, it names entries of the same program under other keys. It asks the store for news once. It does not open the path.
 
---last lists your own last misses, --client NAME those of one client, each with the reason as it was known then; the daemon remembers the last 1,024. What the \
-kernel remembers to be missing it does not ask again. Root and the user of the mount are told everything; others what the mode bits of the directories let \
-them list. A name can be typed in the form in which it is printed: a backslash stands for an escape.
+--last lists your own last misses, --client NAME those of one client, each with the reason known at that time. The daemon remembers the last 1,024. \
+While the kernel remembers a miss, it does not ask the daemon again. Root and the user of the mount see everything; other users see what the mode bits of the directories let \
+them list. A name can be typed as it is printed: a backslash begins an escape.
 
---json prints one object: version (of this form, 1), path, reason, why, remedy and what is known; of a list, misses with these fields, and more.
+--json prints one object: version (of this form, 1), path, reason, why, remedy and what is known; for a list, misses with these fields, and more.
 
 Examples:
   hearthfs explain /mnt/cache/jax/jit_step-0123abcd-cache
@@ -334,22 +334,22 @@ Examples:
   hearthfs explain --client jax -n 100 --json /mnt/cache | jq -r '.misses[].path'";
 
 const TOP_NOTES: &str = "\
-A page that is written anew at each interval; q, Esc or Ctrl-C ends it. Hits are opens that were answered with an entry, misses are names that were asked for and that \
-no node has; what the kernel remembers is not asked again. Clients and entries are counted by the daemon only while a client watches; the opens of \
-an entry are those since then, and what was long ago counts less. Only root and the user of the mount may watch. Without a terminal it prints one page as text, \
-for one interval. There are no colours where NO_COLOR is set.
+Shows a page that is updated at each interval; q, Esc or Ctrl-C ends it. Hits are opens that got an entry. Misses are lookups of names that \
+no node has; while the kernel remembers a miss, it does not ask again. The daemon counts clients and entries only while `top` runs. The opens of \
+an entry are those since then, and older ones count less. Only root and the user of the mount may use it. Without a terminal it prints one page as text, \
+for one interval. There are no colours if NO_COLOR is set.
 
 Examples:
   hearthfs top /mnt/cache
   hearthfs top /mnt/cache --json -n 60 | jq -c '[.hits, .misses, .backlog.records]'";
 
 const RM_NOTES: &str = "\
-Counts what fits, says how much it is, and asks. Then removes it as `rm` by the same user would: what that may not remove stays, and the exit status is 1. \
-A directory that fits goes with all below it. Links are removed and not followed; what is mounted below stays. Of files that only make sense together (a \
-Triton kernel, numba's index and data) the one that their readers open first goes first, so no reader finds the others without it; name the directory of \
-such a unit rather than single files in it. What programs have open they keep. Other nodes miss it when the change has reached the store and them; \
-what a program writes anew meanwhile, here or elsewhere, stays. Without a terminal to ask on it refuses, unless there is --yes. \
-Where nothing fits, it says so and exits 0; a path without a wildcard that is not there is an error.";
+Counts what matches, prints the count, and asks. Then it removes it as `rm` by the same user would: what that user may not remove stays, and the exit status is 1. \
+A directory that matches is removed with everything below it. Links are removed and not followed; file systems mounted below stay. Of files that only make sense together (a \
+Triton kernel, numba's index and data) the one that readers open first is removed first, so no reader finds a unit with missing files. Name the directory of \
+such a unit rather than single files in it. Programs keep the files that they have open. Other nodes miss a removed entry once the change has reached the store and them. \
+What a program writes again meanwhile, here or elsewhere, stays. Without a terminal to ask on it refuses, unless --yes is given. \
+If nothing matches, it says so and exits 0; a path without a wildcard that does not exist is an error.";
 
 const RM_EXAMPLES: &str = "\
 Examples:
@@ -359,26 +359,26 @@ Examples:
   hearthfs rm '/mnt/cache/*/**'     # everything but the directories of the clients";
 
 const UNMOUNT_NOTES: &str = "\
-Exits 1 when not everything could be uploaded in time. It is kept in the cache directory then, and \
-the next mount with that directory goes on. `--stale` is for service managers: it takes away \
-a dead mount, if there is one, and succeeds where nothing is mounted.
+Exits 1 if not everything could be uploaded in time. The rest is then kept in the cache directory, and \
+the next mount with that directory continues. `--stale` is for service managers: it removes \
+a dead mount, if there is one, and succeeds if nothing is mounted.
 
 Examples:
   hearthfs unmount /mnt/cache
   hearthfs unmount /mnt/cache --now";
 
 const LIFECYCLE_NOTES: &str = "\
-Entries live for expiry.age after their bytes were stored, and a rule of the bucket deletes them then. \
-It is written by the store's own API beside the rules of others, which stay as they are, and reaches only \
-what hearthfs keeps below its prefix, without hearthfs.json. `plan` prints it to stdout and what there is to know \
-to stderr; `apply` twice is the same as once; `verify` exits 1 and says what disagrees, with both numbers. \
-A directory has no rules: `hearthfs gc` does their work. Azure keeps its rules where the keys of a storage \
-account do not reach: `plan` prints the policy and the commands, `apply` brings hearthfs.json up to date and exits 1, \
-because the policy is still to be set. Without --expiry or expiry.age of the configuration, what the store declares counts. \
-To shorten the expiry, set it on all nodes and mount them again before `apply`: those that are mounted learn of it only \
-within ten minutes of use, and miss what the rule has deleted.
+Entries live for expiry.age after their bytes were stored. Then a rule of the bucket deletes them. \
+The rule is written with the store's own API. Other rules of the bucket stay as they are. The rule covers only \
+what hearthfs keeps below its prefix, except hearthfs.json. `plan` prints the rule to stdout and notes \
+to stderr. `apply` twice is the same as once. `verify` exits 1 and names each difference, with both numbers. \
+A directory has no rules: run `hearthfs gc` instead. The keys of an Azure storage account cannot change its \
+rules: `plan` prints the policy and the commands, and `apply` updates hearthfs.json and exits 1, \
+because you still have to set the policy. Without --expiry or expiry.age of the configuration, the expiry that the store declares applies. \
+To shorten the expiry, set it on all nodes and mount them again before `apply`. Mounted nodes notice the change only \
+within ten minutes of use, and until then can miss entries that the rule has deleted.
 
-Permissions beside those of a mount:
+Permissions in addition to those of a mount:
   s3://  s3:GetLifecycleConfiguration, s3:PutLifecycleConfiguration, s3:GetBucketVersioning
   gs://  storage.buckets.get, storage.buckets.update
 
@@ -389,9 +389,9 @@ Examples:
   hearthfs lifecycle remove s3://bucket/cache";
 
 const RUN_NOTES: &str = "\
-Mounts at DIR if nothing is mounted there, or else joins that mount; several runs share it, and the \
-last one unmounts what a run has mounted. Signals and the exit status are the command's; a command \
-that cannot be found exits 127, one that cannot be executed 126. At the end it waits until all is \
+Mounts at DIR if nothing is mounted there, or else joins that mount. Several runs share one mount, and the \
+last one unmounts it if a run mounted it. Signals go to the command, and its exit status is returned. If the command \
+cannot be found, the status is 127; if it cannot be executed, 126. At the end it waits until everything is \
 remote (at most writeback.drain_deadline, and no longer once the store is known to be down) and prints one line of figures to stderr.
 
 Some clients store absolute paths in their entries: DIR should be the same on all nodes.
@@ -465,7 +465,7 @@ fn dispatch(command: &Command) -> Outcome<ExitCode> {
 /// Returns the tree of commands with its help texts.
 fn command() -> clap::Command {
     let run_notes = format!(
-        "{RUN_NOTES}{}\nWhat you have set is left alone; so is CCACHE_DIR where you name a second level (CCACHE_REMOTE_STORAGE).\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
+        "{RUN_NOTES}{}\nVariables that you have set are left alone, and so is CCACHE_DIR if you set a second level (CCACHE_REMOTE_STORAGE).\nHEARTHFS_MOUNT is set to DIR, so that a run inside the command joins the same mount.\n\n\
          Examples:\n  hearthfs run -- make -j8\n  hearthfs run --mount /mnt/cache -- python train.py",
         clients::help()
     );
@@ -499,7 +499,8 @@ fn command() -> clap::Command {
 /// Writes the table of environment variables for the help text.
 fn variables() -> String {
     let mut text =
-        "Environment (a flag goes before it, the configuration file after it):\n".to_owned();
+        "Environment (flags take precedence over it, and it over the configuration file):\n"
+            .to_owned();
     let mut row = |name: &str, about: &str| {
         text.extend([format!("  {name:<24} {about}\n")]);
     };
@@ -509,7 +510,7 @@ fn variables() -> String {
         }
     }
     row("HEARTHFS_CONFIG", "the configuration file");
-    row("HEARTHFS_RUNTIME_DIR", "where the control sockets lie");
+    row("HEARTHFS_RUNTIME_DIR", "the directory of the control sockets");
     text
 }
 

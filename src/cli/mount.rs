@@ -26,7 +26,7 @@ pub(super) struct MountCommand {
     /// The mount point: an empty directory [default: mount.directory of the configuration]
     dir: Option<PathBuf>,
 
-    /// Return once the mount works, and leave it running
+    /// Return once the mount is ready, and leave the daemon running
     #[arg(long)]
     background: bool,
 
@@ -122,16 +122,13 @@ async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outc
             "{shown} is being mounted just now by another process"
         )));
     }
-    note(&format!(
-        "waiting for the daemon that was unmounted at {shown}; {}",
-        left(&status.backlog)
-    ));
+    note(&format!("waiting for the daemon unmounted at {shown}; {}", left(&status.backlog)));
     if client.wait_gone(limit + END_GRACE).await {
         return Ok(());
     }
     let pid = status.pid;
-    Err(Failure::refused(format!("the daemon that was unmounted at {shown} has not ended"))
-        .hint(format!("files that are still open keep it; its process id is {pid}")))
+    Err(Failure::refused(format!("the daemon unmounted at {shown} has not ended"))
+        .hint(format!("open files keep it running; its process id is {pid}")))
 }
 
 /// Checks this machine and the directories that the mount at `point` needs.
@@ -147,7 +144,7 @@ pub(super) fn check_before_mount(
 /// Removes a stale mount, and checks the directory that it hid.
 pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
     point::clear_stale(point)?;
-    note(&format!("took away the mount that a dead daemon left at {}", point.display()));
+    note(&format!("removed the mount that a dead daemon left at {}", point.display()));
     match point::inspect(around, point).await? {
         State::Free => Ok(()),
         _ => Err(Failure::refused(format!(
@@ -196,7 +193,7 @@ fn reload(
     logging: &Logging,
 ) -> Option<Settings> {
     if let Err(error) = logging.reopen() {
-        tracing::warn!(%error, "the log cannot be opened again; it continues in the old file");
+        tracing::warn!(%error, "cannot reopen the log; logging continues in the old file");
     }
     let now = match point::settle(around, command.dir.as_deref(), &command.options.flags()) {
         Ok((_, now)) => now,
@@ -220,13 +217,13 @@ fn reload(
         .partition(|key| *key == "log.level" || daemon::TAKEN_OVER.contains(key));
     let (taken, keys) = (taken.join(", "), kept.join(", "));
     if kept.is_empty() {
-        tracing::info!(level, taken, "SIGHUP: the log is open again");
+        tracing::info!(level, taken, "SIGHUP: the log is reopened");
     } else {
         tracing::warn!(
             level,
             taken,
             keys,
-            "SIGHUP: the log is open again; restart to apply these keys"
+            "SIGHUP: the log is reopened; restart to apply these keys"
         );
     }
     Some(now.settings)

@@ -25,16 +25,16 @@ pub(super) const OWN_FLAGS: [(&str, &str); 7] = [
 #[command(next_help_heading = "Mount options")]
 pub(super) struct SettingFlags {
     /// The store that all nodes share: s3://BUCKET[/PREFIX], gs://BUCKET[/PREFIX],
-    /// az://ACCOUNT/CONTAINER[/PREFIX] or file:///DIRECTORY; none is a local cache only
+    /// az://ACCOUNT/CONTAINER[/PREFIX] or file:///DIRECTORY; without it, a local cache only
     /// [env: HEARTHFS_REMOTE]
     #[arg(long, value_name = "URL")]
     remote: Option<String>,
 
-    /// The cache directory of this node; one mount each [env: HEARTHFS_CACHE_DIR]
+    /// The cache directory of this node, used by one mount only [env: HEARTHFS_CACHE_DIR]
     #[arg(long, value_name = "DIR")]
     cache_dir: Option<String>,
 
-    /// The most that the cache directory may hold, such as 50GiB [env: HEARTHFS_CACHE_SIZE]
+    /// The limit of the cache directory, such as 50GiB [env: HEARTHFS_CACHE_SIZE]
     #[arg(long, value_name = "SIZE")]
     cache_size: Option<String>,
 
@@ -47,11 +47,11 @@ pub(super) struct SettingFlags {
     #[arg(long, value_name = "HOW")]
     writes: Option<String>,
 
-    /// Serve what is there, refuse writers with EROFS: the same as --writes none
+    /// Serve existing entries and refuse writers with EROFS; the same as --writes none
     #[arg(long, conflicts_with = "writes")]
     read_only: bool,
 
-    /// How reads and writes travel: auto, passthrough or ordinary
+    /// The path of reads and writes: auto, passthrough or ordinary
     #[arg(long, value_name = "MODE")]
     io: Option<String>,
 

@@ -17,7 +17,7 @@ const PROGRAM: &str = "hearthfs";
 /// Options of `hearthfs man`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Pages {
-    /// A directory that is there; pages of these names are replaced
+    /// An existing directory; pages with the same names are replaced
     dir: PathBuf,
 }
 
@@ -29,7 +29,7 @@ Examples:
   hearthfs completions zsh > ~/.zfunc/_hearthfs     # a directory of $fpath
   hearthfs completions fish > ~/.config/fish/completions/hearthfs.fish")]
 pub(super) struct Completions {
-    /// Whose: the text goes to stdout
+    /// The shell; the text goes to stdout
     shell: Shell,
 }
 

@@ -87,8 +87,8 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
             "{} is mounted, but the control socket of its daemon is not where it should be",
             point.display()
         ))
-        .hint("was it mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR?")
-        .hint("SIGTERM ends a daemon without it: it drains, unmounts and exits")),
+        .hint("perhaps it was mounted with another HEARTHFS_RUNTIME_DIR or XDG_RUNTIME_DIR")
+        .hint("SIGTERM also ends a daemon: it drains, unmounts and exits")),
         (_, Some(_)) => Err(Failure::from(error)),
         (_, None) => Err(Failure::failed(format!(
             "{} is mounted, but does not answer: {}",
@@ -125,7 +125,7 @@ pub(super) fn answer<T: Send + 'static>(
             "{} does not answer within {ANSWER_LIMIT:?}",
             dir.display()
         ))
-        .hint("`hearthfs status` says what its daemon is doing")),
+        .hint("`hearthfs status` shows what its daemon is doing")),
     }
 }
 
@@ -178,12 +178,12 @@ fn check_directory(around: &Surroundings, point: &Path) -> Outcome<()> {
         Ok(false) => {}
         Ok(true) => {
             return Err(Failure::refused(format!("the mount point {shown} is not empty"))
-                .hint("choose an empty directory: what is in it would be hidden by the mount"));
+                .hint("choose an empty directory: the mount would hide the files in it"));
         }
         Err(error) => return Err(Failure::refused(format!("the mount point {shown}: {error}"))),
     }
     if around.uid != 0 && rustix::fs::access(point, Access::WRITE_OK).is_err() {
-        return Err(Failure::refused(format!("the mount point {shown} is not yours to write")));
+        return Err(Failure::refused(format!("you cannot write to the mount point {shown}")));
     }
     Ok(())
 }
@@ -218,7 +218,7 @@ pub(super) fn clear_stale(point: &Path) -> Outcome<()> {
     match hearthfs_mount::clear_stale(point) {
         Ok(_) => Ok(()),
         Err(error) => Err(Failure::failed(format!(
-            "cannot take away the stale mount at {}: {error}",
+            "cannot remove the stale mount at {}: {error}",
             point.display()
         ))),
     }

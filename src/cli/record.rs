@@ -52,7 +52,7 @@ impl Recording {
         if file.is_dir() {
             return Err(refused(&"it is a directory"));
         }
-        let dir = file.parent().ok_or_else(|| refused(&"it is no file"))?;
+        let dir = file.parent().ok_or_else(|| refused(&"it is not a file"))?;
         // As for any new file, the umask applies.
         let written = tempfile::Builder::new()
             .prefix(".hearthfs-record-")
@@ -76,7 +76,7 @@ impl Recording {
         if !is_ours {
             let point = self.point.display();
             return Err(Failure::refused(format!(
-                "--record: {point} is the mount of another user; only its owner and root may see what is opened there"
+                "--record: {point} is another user's mount; only that user and root may see which files are opened there"
             ))
             .hint("name another mount point with --mount"));
         }
@@ -125,7 +125,7 @@ impl Recording {
         loop {
             let report = client.opens(self.number, last).await.map_err(|error| {
                 if error.kind() == Kind::Invalid {
-                    Failure::failed("the daemon of this mount is of a version that records nothing")
+                    Failure::failed("the daemon of this mount has a version that cannot record")
                         .hint("unmount and mount again with this version")
                 } else {
                     Failure::from(error)

@@ -25,7 +25,7 @@ use crate::config::{ByteSize, Surroundings};
 /// Options of `hearthfs rm`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Remove {
-    /// Paths and patterns of paths; a directory is removed with all that is below it
+    /// Paths and patterns of paths; a directory is removed with everything below it
     #[arg(value_name = "GLOB", required = true)]
     globs: Vec<PathBuf>,
 
@@ -33,7 +33,7 @@ pub(super) struct Remove {
     #[arg(short, long)]
     yes: bool,
 
-    /// Remove nothing, and say what would be removed
+    /// Remove nothing, and show what would be removed
     #[arg(long)]
     dry_run: bool,
 
@@ -91,7 +91,7 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
     drop(progress);
     report.failed = troubles.count();
     if report.is_empty() || command.dry_run {
-        return tell(command, &report, if report.is_empty() { "nothing fits" } else { "" });
+        return tell(command, &report, if report.is_empty() { "nothing matches" } else { "" });
     }
     let question = format!(
         "remove {} below {} from {}?",
@@ -103,7 +103,7 @@ pub(super) fn run(command: &Remove) -> Outcome<()> {
         confirm(&question)?;
     }
     let report = remove(&query, &report)?;
-    let more = "`hearthfs drain` waits until the store has the removals, for other nodes to follow";
+    let more = "`hearthfs drain` waits until the store has the removals; other nodes then follow";
     tell(command, &report, if report.all_nodes { more } else { "" })
 }
 
@@ -148,7 +148,7 @@ fn tell(command: &Remove, report: &RmReport, more: &str) -> Outcome<()> {
             let names = count(failed, "name", "names");
             let text = format!("{names} could not be looked at or removed");
             Err(Failure::failed(text)
-                .hint("removing needs the right to write the directory, as for rm"))
+                .hint("removing needs write permission on the directory, as with rm"))
         }
     }
 }
@@ -157,8 +157,9 @@ fn tell(command: &Remove, report: &RmReport, more: &str) -> Outcome<()> {
 fn confirm(question: &str) -> Outcome<()> {
     let no = || Failure::refused("nothing was removed");
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::refused(format!("{question} There is no terminal to ask on"))
-            .hint("add --yes to go on without a question, or --dry-run to see what would go"));
+        return Err(Failure::refused(format!("{question} There is no terminal to ask on")).hint(
+            "add --yes to continue without a question, or --dry-run to see what would be removed",
+        ));
     }
     write!(std::io::stderr().lock(), "{question} [y/N] ").ok();
     let mut answer = String::new();

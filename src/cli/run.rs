@@ -35,16 +35,16 @@ pub(super) struct RunCommand {
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 
-    /// The mount point; should be the same on all nodes, because some clients store paths
+    /// The mount point; use the same on all nodes, because some clients store paths
     /// [default: mount.directory of the configuration, else ~/.hearthfs]
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
 
-    /// Tell clients to keep also what compiles quickly (run.cache_short_compiles)
+    /// Let clients also keep programs that compile quickly (run.cache_short_compiles)
     #[arg(long)]
     cache_short_compiles: bool,
 
-    /// Write the files that are opened on the mount meanwhile to FILE, for `hearthfs warm --list`
+    /// List the files opened on the mount during the run in FILE, for `hearthfs warm --list`
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
@@ -135,9 +135,8 @@ fn mount_point(around: &Surroundings, command: &RunCommand) -> Outcome<(PathBuf,
     }
     match around.directory("HOME") {
         Some(home) => Ok((point::absolute(around, &home.join(".hearthfs")), false)),
-        None => {
-            Err(Failure::refused("there is no HOME to mount in").hint("name a place with --mount"))
-        }
+        None => Err(Failure::refused("HOME is not set, so there is no default mount point")
+            .hint("name one with --mount")),
     }
 }
 
@@ -228,7 +227,7 @@ fn known_writes(point: &Path, loaded: &Loaded) -> Outcome<()> {
     let point = point.display();
     let word = writes.word();
     Err(Failure::refused(format!(
-        "{point} is the mount of another user, who may not have mounted it with mount.writes = \"{word}\""
+        "{point} is another user's mount, and it may not have been mounted with mount.writes = \"{word}\""
     ))
     .hint("leave the option out to use that mount, or name another with --mount"))
 }
@@ -327,7 +326,10 @@ async fn finish(
     };
     if let Err(failure) = left {
         note(failure.text().trim_end());
-        note(&format!("hint: `hearthfs unmount {}` when it is no longer in use", point.display()));
+        note(&format!(
+            "hint: run `hearthfs unmount {}` when it is no longer in use",
+            point.display()
+        ));
     }
 }
 
@@ -341,7 +343,7 @@ fn tell_worth(point: &Path, before: Option<&Figures>) {
             }
         }
         (_, told) => {
-            note("hearthfs: this mount belongs to another user, and there are no figures");
+            note("hearthfs: this mount belongs to another user and shows no figures");
             told.err().iter().for_each(|failure| note(failure.text().trim_end()));
         }
     }
@@ -456,13 +458,13 @@ fn summary(before: &Status, drained: &Drained) -> [String; 4] {
     } else if drained.complete {
         sent.extend(["drained in ", &time(drained.elapsed_ms)]);
         if let Some(why) = outage(before, &drained.status) {
-            sent.extend(["; the store was away meanwhile: ", &why]);
+            sent.extend(["; the store was down meanwhile: ", &why]);
         }
     } else {
         let why = drained.trouble.as_deref();
         let late = || format!("that takes longer than {}", time(drained.elapsed_ms));
         sent.extend([&left(&drained.left), "; ", &why.map_or_else(late, ToOwned::to_owned)]);
-        sent.push_str("; it is kept here, and sent as soon as the mount and the store are there");
+        sent.push_str("; it is kept here, and sent once the mount and the store are back");
     }
     let growth = ClientFigures::growth(&drained.status.clients, &before.clients);
     figures::lines(&growth, &sent).map(|line| format!("hearthfs: {line}"))
@@ -525,7 +527,7 @@ mod tests {
                 ..HealthReport::default()
             });
             let line = sent(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
-            let told = line.ends_with("drained in 0.4 s; the store was away meanwhile: status 503");
+            let told = line.ends_with("drained in 0.4 s; the store was down meanwhile: status 503");
             assert_eq!(told, said, "{line}");
         }
         let mut full = drained(status(1, 10));

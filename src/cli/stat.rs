@@ -69,7 +69,7 @@ fn text(shown: &str, entry: &SeenEntry, target: Option<&str>, wall_ms: u64) -> S
     let modified_ms = stat.st_mtime.saturating_mul(1000);
     row("modified", ago(wall_ms as i64, modified_ms));
     let Some(facts) = &entry.facts else {
-        row("more", "not told: you may not read it, or its daemon does not tell".to_owned());
+        row("more", "unknown: you may not read it, or its daemon does not report it".to_owned());
         return text;
     };
     match (facts.written_ms, &facts.node) {
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_told_line_by_line() {
+    fn an_entry_is_printed_line_by_line() {
         let now_ms = 10 * 86_400_000;
         let facts = Facts {
             now_ms,

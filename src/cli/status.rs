@@ -25,15 +25,15 @@ const LAG_TOLD_MS: u64 = 10_000;
 
 /// The meaning of a full disk.
 pub(super) const FULL: &str =
-    "entries of other nodes are misses, and writers get ENOSPC when nothing is left";
+    "entries of other nodes are misses, and writers get ENOSPC once no space is left";
 
 /// Options of `hearthfs status`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct StatusCommand {
-    /// The mount point, or any path on the mount; none shows all mounts of this user
+    /// The mount point, or any path on the mount; without it, all mounts of this user
     dir: Option<PathBuf>,
 
-    /// Print JSON: one object for a DIR, a list without one
+    /// Print JSON: one object for a DIR, otherwise a list
     #[arg(long)]
     json: bool,
 }
@@ -62,7 +62,7 @@ pub(super) fn run(command: &StatusCommand) -> Outcome<()> {
         let known = |status: &Status| Path::new(&status.mount_point) == stray.point;
         if !all.iter().any(known) {
             note(&format!(
-                "{} is mounted too; no daemon answers for it here",
+                "{} is mounted too, but its daemon does not answer here",
                 stray.point.display()
             ));
         }
@@ -103,7 +103,7 @@ fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
         })?);
     }
     note(
-        "this mount belongs to another user: it shows only its figures; that user and root can see more",
+        "this mount belongs to another user: only its figures are shown; that user and root can see more",
     );
     let mut text = format!("{}\n", printed(point.as_os_str().as_bytes()));
     for line in figures::lines(&told, "") {
@@ -122,7 +122,7 @@ pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client,
         State::Foreign => Err(unmount::foreign(point)),
         State::Stale => {
             Err(Failure::not_mounted(format!("the daemon of {} is dead", point.display()))
-                .hint("mount again: what was not yet remote is kept in the cache directory"))
+                .hint("mount again: pending changes are kept in the cache directory"))
         }
         State::Free => Err(unmount::not_mounted(point)),
     }
@@ -134,7 +134,7 @@ fn table(status: &Status) -> String {
         Phase::Starting => "starting",
         Phase::Serving => "serving",
         Phase::Ending => "draining before it ends",
-        Phase::Unknown => "doing what this version does not know",
+        Phase::Unknown => "in a state that this version does not know",
     };
     let mut text = format!("{}\n", printed(status.mount_point.as_bytes()));
     // Writing to a string cannot fail.
@@ -279,7 +279,7 @@ fn behind(follower: &FollowerReport) -> Option<String> {
     if follower.list_failed {
         let last =
             follower.list_age_ms.map_or("never".to_owned(), |ms| format!("{} ago", time(ms)));
-        parts.push(format!("the log was read {last}, and cannot be read now"));
+        parts.push(format!("the log was last read {last}, and cannot be read now"));
     }
     if follower.unapplied_commits > 0 {
         parts.push(format!(
@@ -311,7 +311,7 @@ fn cache(status: &Status) -> String {
 fn backlog(status: &Status) -> String {
     let backlog = &status.backlog;
     match backlog.records {
-        _ if status.private => "nothing is sent: what programs write stays on this node".to_owned(),
+        _ if status.private => "nothing is sent: writes stay on this node".to_owned(),
         0 => "all is remote".to_owned(),
         _ if status.remote.is_none() => "kept locally".to_owned(),
         records => format!(
@@ -335,7 +335,7 @@ fn reasons(reasons: &BacklogReasons) -> String {
         (throttled, "throttled"),
         (store_down, "waiting for the store"),
         (refused, "refused"),
-        (read_only, "left because the mount is read-only"),
+        (read_only, "kept because the mount is read-only"),
     ];
     let parts: Vec<_> = all
         .iter()
@@ -400,7 +400,7 @@ mod tests {
             unapplied_commits: 1,
             ..FollowerReport::default()
         });
-        let says = "behind    the log was read 1m1s ago, and cannot be read now; 1 commit of other nodes not applied; \
+        let says = "behind    the log was last read 1m1s ago, and cannot be read now; 1 commit of other nodes not applied; \
                     changes came up to 12 s late\n";
         assert!(table(&status).contains(says), "{}", table(&status));
         assert!(!text.contains("damaged") && !text.contains("incomplete"));

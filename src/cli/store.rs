@@ -12,7 +12,7 @@ use crate::config::{self, FlagValue, Flags, Origin, Settings, Surroundings};
 /// Which store, and what is configured for it.
 #[derive(Args, Clone, Debug)]
 pub(super) struct StoreOptions {
-    /// The store; none is remote.url of the configuration
+    /// The store [default: remote.url of the configuration]
     url: Option<String>,
 
     /// How long entries live, such as 30d or never [default: expiry.age of the configuration; without one,

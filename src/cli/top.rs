@@ -26,14 +26,14 @@ const INTERVAL_MAX: Duration = Duration::from_secs(5);
 /// Options of `hearthfs top`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Watch {
-    /// The mount point, or any path on the mount; the one mount if left out
+    /// The mount point, or any path on the mount; without it, the only mount
     dir: Option<PathBuf>,
 
     /// Time from one page to the next
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
 
-    /// End after so many pages; without a terminal, and with --json, that is 1 if left out
+    /// The number of pages; without a terminal, and with --json, the default is 1
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<u64>,
 
@@ -50,7 +50,7 @@ pub(super) fn run(command: &Watch) -> Outcome<()> {
         return Err(Failure::refused(format!(
             "--interval {typed}: it must be from {least} to {most}"
         ))
-        .hint("`hearthfs status --json` has what was counted since the mount began"));
+        .hint("`hearthfs status --json` has the counts since the mount began"));
     }
     let around = Surroundings::of_process();
     let dir = match &command.dir {

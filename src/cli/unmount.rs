@@ -26,11 +26,11 @@ pub(super) struct Unmount {
     #[arg(long, conflicts_with = "timeout")]
     now: bool,
 
-    /// Wait for uploads at most so long [default: writeback.drain_deadline of the mount]
+    /// The longest time to wait for uploads [default: writeback.drain_deadline of the mount]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
 
-    /// Only take away what a dead daemon has left; leave a mount that lives alone
+    /// Only remove the mount of a dead daemon; leave a live mount alone
     #[arg(long, conflicts_with_all = ["now", "timeout"])]
     stale: bool,
 
@@ -59,7 +59,7 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
         }
     })?;
     let Some(report) = report else {
-        note("its daemon was dead; what it left is taken away");
+        note("its daemon was dead; its mount is removed");
         return Ok(());
     };
     if report.complete || report.left.is_empty() {
@@ -74,7 +74,7 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
     if let Some(trouble) = report.trouble {
         failure.messages.push(trouble);
     }
-    Err(failure.hint("it is kept in the cache directory; mount again to go on"))
+    Err(failure.hint("they are kept in the cache directory; mount again to continue"))
 }
 
 fn point(around: &Surroundings, command: &Unmount) -> Outcome<PathBuf> {
@@ -114,7 +114,7 @@ fn restart_follows(around: &Surroundings) -> bool {
 /// Returns the failure that nothing of ours is mounted there.
 pub(super) fn not_mounted(point: &Path) -> Failure {
     Failure::not_mounted(format!("{} is not a hearthfs mount", point.display()))
-        .hint("`hearthfs status` lists those that are")
+        .hint("`hearthfs status` lists the mounts")
 }
 
 /// Returns the failure that the mount belongs to another user.

@@ -27,12 +27,12 @@ use crate::namespace::path_to_hex;
 /// The notes of the help text besides the options.
 pub(super) const NOTES: &str = "\
 Fetches from the store what is not on this node yet, so that programs do not wait for it. Nothing is evicted, and programs that wait go first. \
-Where there is no more room (local.cache_size), the rest stays remote. Only root and the user of the mount may ask for it; Ctrl-C ends it, and what was \
+If there is no more room (local.cache_size), the rest stays remote. Only root and the user of the mount may use it. Ctrl-C ends it, and what was \
 fetched stays.
 A GLOB is a path relative to DIR, or a pattern of such paths, as for `hearthfs ls`; a directory stands for all files below it. --all takes all files below \
-DIR, the last ones first, until there is no more room. A list has one path per line, from the root of the mount, as `hearthfs run --record` writes it; \
-what a terminal would not show as it is, is written as `hearthfs ls` writes it.
-Exits 1 if a GLOB fits nothing, a name of the list is not there, or a file could not be fetched; without --all also if there was no room for one. \
+DIR, the newest first, until there is no more room. A list has one path per line, from the root of the mount, as `hearthfs run --record` writes it. \
+Characters that a terminal would not show are escaped as in `hearthfs ls`.
+Exits 1 if a GLOB matches nothing, a name in the list does not exist, or a file could not be fetched; without --all also if there was no room for a file. \
 --json prints one object: here, fetched and without_room with here_bytes, fetched_bytes and without_room_bytes, failed, missing, and trouble.
 
 Examples:
@@ -52,7 +52,7 @@ pub(super) struct Warm {
     /// The mount point, or a directory on the mount
     dir: PathBuf,
 
-    /// Files and directories below DIR, and patterns of them
+    /// Files and directories below DIR, or patterns of them
     #[arg(value_name = "GLOB")]
     globs: Vec<PathBuf>,
 
@@ -60,7 +60,7 @@ pub(super) struct Warm {
     #[arg(long, conflicts_with_all = ["globs", "list"])]
     all: bool,
 
-    /// The files that FILE names, one per line
+    /// The files listed in FILE, one per line
     #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
 
@@ -82,7 +82,7 @@ struct Summary {
 pub(super) fn run(command: &Warm) -> Outcome<()> {
     let around = Surroundings::of_process();
     if command.globs.is_empty() && !command.all && command.list.is_none() {
-        return Err(Failure::refused("it is not said what to fetch")
+        return Err(Failure::refused("nothing to fetch is named")
             .hint("name a GLOB below DIR, a list with --list FILE, or everything with --all"));
     }
     let dir = point::absolute(&around, &command.dir);
@@ -141,11 +141,11 @@ async fn ask(
 ) -> Outcome<WarmReport> {
     client.warm(paths, progress).await.map_err(|error| match error.kind() {
         Kind::Invalid => {
-            Failure::failed("the daemon of this mount is of a version that cannot do it")
+            Failure::failed("the daemon of this mount has a version that cannot do it")
                 .hint("unmount and mount again with this version")
         }
         Kind::Unavailable => Failure::from(error)
-            .hint("`hearthfs status` says how the store does; what was fetched stays"),
+            .hint("`hearthfs status` shows the state of the store; what was fetched stays"),
         _ => Failure::from(error),
     })
 }
@@ -194,7 +194,7 @@ fn tell(command: &Warm, meant: &Meant, report: WarmReport) -> Outcome<()> {
             .messages
             .push(format!("{} not there", count(report.missing, "name is", "names are")));
     }
-    failure.messages.extend(meant.unmatched.iter().map(|glob| format!("nothing fits {glob}")));
+    failure.messages.extend(meant.unmatched.iter().map(|glob| format!("nothing matches {glob}")));
     if failure.messages.is_empty() { Ok(()) } else { Err(failure) }
 }
 
@@ -228,7 +228,7 @@ impl Meant {
             let shown = || printed(at.as_os_str().as_bytes());
             match at.symlink_metadata() {
                 Ok(about) if about.is_file() => self.add(path)?,
-                Ok(_) => self.troubles.add(&shown(), &"it is no file"),
+                Ok(_) => self.troubles.add(&shown(), &"it is not a file"),
                 Err(error) if error.kind() == ErrorKind::NotFound => {
                     self.troubles.add(&shown(), &"it is not there");
                 }

@@ -306,7 +306,7 @@ fn endpoint(value: &str) -> Result<String, String> {
         return Err(FORM.to_owned());
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(format!("credentials do not belong into an address; {FORM}"));
+        return Err(format!("credentials do not belong in an address; {FORM}"));
     }
     if url.query().is_some() || url.fragment().is_some() {
         return Err(FORM.to_owned());

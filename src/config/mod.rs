@@ -234,7 +234,7 @@ fn settle_cache_dir(
         {
             let link = link.display();
             let reason = format!(
-                "{link} is a link that belongs to user {owner}, who may lead it elsewhere at any time; \
+                "{link} is a link of user {owner}, which that user can change at any time; \
                  set a path whose links are yours or root's"
             );
             let (origin, value) = (entry.origin.clone(), Some(entry.value.as_str()));
@@ -284,7 +284,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
         && !at.is_local()
         && !settings.metrics.allow_remote
     {
-        let reason = "other machines reach that address; choose 127.0.0.1, or set \
+        let reason = "other machines can reach that address; choose 127.0.0.1, or set \
                       metrics.allow_remote = true";
         refuse("metrics.listen", reason.to_owned());
     }
@@ -294,7 +294,7 @@ fn cross_check(settings: &Settings, effective: &[Effective], problems: &mut Vec<
             let cache = cache.display();
             refuse(
                 "remote.url",
-                format!("neither it nor the cache directory ({cache}) may hold the other"),
+                format!("it must not be inside the cache directory ({cache}), nor hold it"),
             );
         }
     }

@@ -106,7 +106,7 @@ fn strange_variables(around: &Surroundings) -> Vec<String> {
         .filter(|name| name.starts_with("HEARTHFS_") && !known.contains(name))
         .filter_map(|name| {
             nearest(name, known.iter().copied()).map(|meant| {
-                format!("the environment variable {name} means nothing; did you mean {meant}?")
+                format!("the environment variable {name} is unknown; did you mean {meant}?")
             })
         })
         .collect()
@@ -213,8 +213,8 @@ fn line_of(text: &str, offset: usize) -> usize {
 fn stray_key(origin: Origin, name: &str) -> Problem {
     let home = keys::KEYS.iter().find(|key| key.short() == name);
     let reason = match home {
-        Some(key) => format!("it belongs into the section [{}]", key.section()),
-        None => "no key stands outside of a section".to_owned(),
+        Some(key) => format!("it belongs in the section [{}]", key.section()),
+        None => "keys must be in a section".to_owned(),
     };
     Problem::new(origin, name, None, reason)
 }
@@ -246,7 +246,7 @@ fn written(key: &Key, value: &DeValue<'_>) -> Result<String, (String, String)> {
         (DeValue::Integer(count), Shape::Count) => Ok(count.to_string()),
         (DeValue::Boolean(on), _) => Err((on.to_string(), "expected a string".to_owned())),
         (DeValue::Integer(count), Shape::Text) => {
-            let reason = "expected a string, with a unit where it is a size or a time".to_owned();
+            let reason = "expected a string, with a unit for a size or a time".to_owned();
             Err((count.to_string(), reason))
         }
         (DeValue::Integer(count), _) => Err((count.to_string(), "expected true or false".into())),

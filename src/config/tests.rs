@@ -100,7 +100,7 @@ fn bad_files_are_refused_by_name_and_line() {
             &["zebra", "mount, local, remote, writeback, expiry, run, metrics, log, profiles"],
         ),
         ("cache_dir = \"/x\"\n", 1, &["cache_dir", "[local]"]),
-        ("bogus = 1\n", 1, &["bogus", "outside of a section"]),
+        ("bogus = 1\n", 1, &["bogus", "must be in a section"]),
         ("[local]\n\ncache_sise = \"1GiB\"\n", 3, &["local.cache_sise", "\"cache_size\""]),
         ("[local]\nurl = \"file:///x\"\n", 2, &["local.url", "\"remote.url\""]),
         ("[local]\nwhatever = 1\n", 2, &["local.whatever", "cache_dir, cache_size"]),
@@ -156,7 +156,7 @@ fn the_mount_point_may_stand_in_the_file() {
 }
 
 #[test]
-fn all_problems_are_told_at_once() {
+fn all_problems_are_reported_at_once() {
     let (result, _) =
         load_text("[local]\ncache_size = \"x\"\ncache_dri = \"/x\"\n[log]\nlevel = \"y\"\n");
     assert_eq!(result.expect_err("three").0.len(), 3);
@@ -234,7 +234,7 @@ fn odd_things_are_warned_about() {
     let odd = around(&[("HEARTHFS_REMOT", "x"), ("HEARTHFS_SOMETHING_ELSE", "x")]);
     let endpoint = flags(&[("remote.endpoint", "http://10.0.0.1:9000")]);
     let warnings = load(&endpoint, &odd, None).expect("good").warnings.join("\n");
-    assert!(warnings.contains("HEARTHFS_REMOT means nothing; did you mean HEARTHFS_REMOTE"));
+    assert!(warnings.contains("HEARTHFS_REMOT is unknown; did you mean HEARTHFS_REMOTE"));
     assert!(!warnings.contains("SOMETHING_ELSE"));
     assert!(warnings.contains("remote.endpoint has no effect"));
     assert!(warnings.contains("not encrypted"));

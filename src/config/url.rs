@@ -184,7 +184,7 @@ fn azure(rest: &str) -> Result<RemoteUrl, String> {
     }
     let (container, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     if container.is_empty() {
-        return Err(format!("the container behind `{account}` is missing"));
+        return Err(format!("the container after `{account}` is missing"));
     }
     let plain = |b: u8| is_small(b) || b == b'-';
     let good = (3..=63).contains(&container.len())
@@ -200,7 +200,7 @@ fn azure(rest: &str) -> Result<RemoteUrl, String> {
     }
     let prefix = prefix_of(prefix)?;
     if prefix.split('/').any(|part| part.ends_with('.')) {
-        return Err("a part of the prefix ends with a dot, which this store cuts off".to_owned());
+        return Err("a part of the prefix ends with a dot, which this store removes".to_owned());
     }
     let (account, container) = (account.to_owned(), container.to_owned());
     Ok(RemoteUrl::Azure { account, container, prefix })
@@ -214,7 +214,7 @@ fn is_small(byte: u8) -> bool {
 /// repeat it: if a secret contains a slash, a part of the secret ends here.
 fn refuse_credentials(name: &str, instead: &str) -> Result<(), String> {
     if name.contains(['@', ':']) {
-        return Err(format!("credentials do not belong into an address; use {instead}"));
+        return Err(format!("credentials do not belong in an address; use {instead}"));
     }
     Ok(())
 }
@@ -229,7 +229,7 @@ fn prefix_of(text: &str) -> Result<String, String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.=+,:@/".contains(&b);
     if !prefix.bytes().all(plain) {
         return Err(
-            "the prefix holds other characters than letters, digits and `-_.=+,:@/`".to_owned()
+            "the prefix holds characters other than letters, digits and `-_.=+,:@/`".to_owned()
         );
     }
     if prefix.len() > PREFIX_BYTES_MAX {
@@ -314,7 +314,7 @@ mod tests {
             ("gs://a..b", "cannot be a bucket"),
             ("gs://user:secret@bucket", "GOOGLE_APPLICATION_CREDENTIALS"),
             ("gs://bucket/../x", "`..`"),
-            ("az://account", "container behind `account` is missing"),
+            ("az://account", "container after `account` is missing"),
             ("az:///container", "account is missing"),
             ("az://Account/container", "cannot be a storage account"),
             ("az://account.blob.core.windows.net/container", "write the account alone, `account`"),

@@ -59,10 +59,7 @@ impl Client {
             Some(Ok(stream)) => stream,
         };
         if !place::is_trusted(&socket, users) {
-            return Err(Error::new(
-                Kind::Denied,
-                format!("{}: not ours to trust", socket.display()),
-            ));
+            return Err(Error::new(Kind::Denied, format!("{}: not trusted", socket.display())));
         }
         // As seen from our PID namespace; 0 if the daemon is not visible in it.
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid()).and_then(Pid::from_raw);
@@ -249,7 +246,7 @@ impl Client {
         line.push(b'\n');
         match within(REPLY_DEADLINE, self.stream.write_all(&line)).await {
             Some(sent) => sent.map_err(|error| Error::io("send to the daemon", error)),
-            None => Err(Error::new(Kind::TimedOut, "the daemon does not take the request")),
+            None => Err(Error::new(Kind::TimedOut, "the daemon does not accept the request")),
         }
     }
 
@@ -259,12 +256,12 @@ impl Client {
         let read = within(REPLY_DEADLINE, limited.read_until(b'\n', &mut line)).await;
         match read {
             None => Err(Error::new(Kind::TimedOut, "the daemon does not answer")),
-            Some(Err(error)) => Err(Error::io("hear from the daemon", error)),
+            Some(Err(error)) => Err(Error::io("receive from the daemon", error)),
             Some(Ok(_)) if line.last() != Some(&b'\n') => {
-                Err(Error::new(Kind::Closed, "the daemon hung up"))
+                Err(Error::new(Kind::Closed, "the daemon closed the connection"))
             }
             Some(Ok(_)) => serde_json::from_slice(&line).map_err(|error| {
-                Error::with(Kind::Corrupt, "the daemon answers what is not understood", error)
+                Error::with(Kind::Corrupt, "the answer of the daemon cannot be understood", error)
             }),
         }
     }
@@ -280,7 +277,7 @@ fn told(failure: RequestFailure) -> Error {
 fn unexpected(response: &Response) -> Error {
     match response {
         Response::Error(failure) => Error::new(Kind::Internal, failure.message.clone()),
-        _ => Error::new(Kind::Corrupt, "the daemon answers something else"),
+        _ => Error::new(Kind::Corrupt, "the daemon sent an unexpected answer"),
     }
 }
 

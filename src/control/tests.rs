@@ -169,7 +169,7 @@ fn status_over_the_socket() {
 
 /// A daemon that does not know the request refuses it like any invalid one.
 #[test]
-fn busy_is_told_and_an_older_daemon_does_not_tell() {
+fn the_busiest_are_reported_and_an_older_daemon_refuses() {
     let bench = Bench::new();
     let _server = bench.start();
     let (mut client, _) = bench.find().expect("found");
@@ -185,7 +185,7 @@ fn busy_is_told_and_an_older_daemon_does_not_tell() {
 
 /// A client receives the progress; many paths go in one request.
 #[test]
-fn warming_is_told_over_the_socket() {
+fn warming_is_reported_over_the_socket() {
     let bench = Bench::new();
     let _server = bench.start();
     let (mut client, _) = bench.find().expect("found");

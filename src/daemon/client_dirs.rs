@@ -84,7 +84,7 @@ pub(super) fn make(
                 say(&point, mode, ended.map(|output| output.stderr));
             }
             Err(error) => {
-                tracing::warn!(error = error.chain(), "the directories of clients are not made");
+                tracing::warn!(error = error.chain(), "cannot make the directories of clients");
             }
         }
     });
@@ -101,7 +101,7 @@ fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) {
         return;
     }
     tracing::warn!(
-        "not all directories of clients could be made in {}: {problem}; make them with `install -d -m {mode:04o}`, or \
+        "could not make all directories of clients in {}: {problem}; make them with `install -d -m {mode:04o}`, or \
          set mount.client_dirs = \"none\"",
         point.display()
     );
@@ -122,7 +122,7 @@ pub fn make_dirs(point: &Path, mode: u32, names: &[String]) -> Vec<String> {
     let is_fuse = fstatfs(&root).is_ok_and(|found| found.f_type == FUSE_MAGIC);
     let is_ours = Mounts::read().is_ok_and(|all| all.at(point).is_some_and(Mounted::is_ours));
     if !is_fuse || !is_ours {
-        return vec![failed(point, &"it is not mounted any more")];
+        return vec![failed(point, &"it is no longer mounted")];
     }
     umask(Mode::empty());
     let mut problems = Vec::new();
@@ -179,7 +179,7 @@ mod tests {
     fn nothing_is_made_where_nothing_is_mounted() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let problems = make_dirs(dir.path(), 0o1777, &["jax".to_owned()]);
-        assert!(problems[0].contains("not mounted"), "{problems:?}");
+        assert!(problems[0].contains("no longer mounted"), "{problems:?}");
         assert!(!dir.path().join("jax").exists());
     }
 }

@@ -34,7 +34,7 @@ pub struct Collection {
 /// `Invalid` when the settings name no remote or one that cannot work; the errors of [`Collector::open`].
 pub async fn collector(settings: &Settings, asked: Collection) -> Result<Collector> {
     let Some(url) = &settings.remote.url else {
-        let op = "no remote is named: give its address, or a configuration with remote.url";
+        let op = "no remote is named: pass its address, or a configuration with remote.url";
         return Err(Error::new(Kind::Invalid, op));
     };
     let options = remote_options(settings);

@@ -241,7 +241,7 @@ impl MountedNode {
         };
         self.manager.status(&format!("drained; {}", left(&report.left)));
         if !report.complete && !report.left.is_empty() {
-            let why = report.trouble.as_deref().unwrap_or("the time was over");
+            let why = report.trouble.as_deref().unwrap_or("the time ran out");
             tracing::warn!(why, "{}; it is kept for the next mount", left(&report.left));
         }
         report
@@ -421,8 +421,9 @@ impl Node for MountedNode {
     }
 
     async fn explain(&self, path: &str) -> Result<serde_json::Value> {
-        let path = path_of_hex(path)
-            .ok_or_else(|| Error::new(Kind::NotFound, "that is no path that a mount can have"))?;
+        let path = path_of_hex(path).ok_or_else(|| {
+            Error::new(Kind::NotFound, "this is not a path that a mount can have")
+        })?;
         let explained = self.rooms.fs.explain(Asker::Trusted, path).await;
         Ok(serde_json::to_value(explained).unwrap_or_default())
     }

@@ -95,7 +95,7 @@ impl Manager {
     fn send(&self, text: &str) {
         let Some((socket, address)) = &self.socket else { return };
         if let Err(error) = socket.send_to_addr(text.as_bytes(), address) {
-            tracing::debug!(%error, "the service manager was not told");
+            tracing::debug!(%error, "cannot notify the service manager");
         }
     }
 }

@@ -214,7 +214,7 @@ fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Re
         Some(LookResult::Dead) => {
             Err(Error::new(Kind::Internal, "the new mount answers with an error"))
         }
-        Some(LookResult::Gone) => Err(Error::new(Kind::Internal, "the new mount is gone already")),
+        Some(LookResult::Gone) => Err(Error::new(Kind::Internal, "the new mount is already gone")),
         None => Err(Error::new(Kind::TimedOut, "the new mount does not answer")),
     }
 }

@@ -61,7 +61,7 @@ impl Sight {
                     Ok(look) => look,
                     Err(error) => {
                         // There are no processes or no memory left, which says nothing about the mount.
-                        tracing::debug!(error = error.chain(), "no look at the mount");
+                        tracing::debug!(error = error.chain(), "cannot look at the mount");
                         return Ok(());
                     }
                 }

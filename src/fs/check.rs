@@ -95,7 +95,7 @@ impl Filesystem {
 }
 
 fn cannot_look(error: io::Error) -> Error {
-    Error::io("look whether a file is complete", error)
+    Error::io("check whether a file is complete", error)
 }
 
 /// Returns the file of a published version that is not a blob yet.

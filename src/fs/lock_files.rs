@@ -141,7 +141,7 @@ impl Filesystem {
         if let Err(error) = noted {
             tracing::debug!(
                 error = error.chain(),
-                "the owner of a lock will not be known after a restart"
+                "the owner of a lock will be unknown after a restart"
             );
         }
     }

@@ -20,7 +20,7 @@ fn said(reason: Reason) -> &'static str {
         Reason::Never | Reason::Unsure => "no node has it",
         Reason::Damaged | Reason::Evicted => "its bytes are lost",
         Reason::Expired => "it is past its age",
-        _ => "it is not for this caller",
+        _ => "this caller cannot have it",
     }
 }
 

@@ -339,7 +339,7 @@ impl Filesystem {
                 }
             }
         }
-        Err(Error::new(Kind::Busy, "a closed file is renamed all the time"))
+        Err(Error::new(Kind::Busy, "a closed file is renamed again and again"))
     }
 
     /// Makes the digested bytes the entry: journal, namespace, and the inode that all processes

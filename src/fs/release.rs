@@ -210,7 +210,7 @@ impl Filesystem {
             tracing::warn!(
                 digest = %bytes.digest,
                 error = error.chain(),
-                "a version is lost: its writer changed its file after it had closed it"
+                "a version is lost: its writer changed the file after closing it"
             );
         }
         let spot = {

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn no_caller_is_told_to_look_again_beyond_the_limit() {
+    fn no_caller_gets_look_again_beyond_the_limit() {
         let mut retries = Retries::default();
         for tid in 1..=(RETRIES_MAX / 4 * 3) as u32 {
             let first = retries.end(&thread(tid), Ino(7), false, NOW).0;

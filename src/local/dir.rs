@@ -295,10 +295,10 @@ fn check_owner(root: &Path) -> Result<()> {
 
 fn not_ours(root: &Path, place: &Path, why: &str) -> Error {
     let remedy = if place.starts_with(root) {
-        "remove it, take these rights away with chown and `chmod go-w`, or set another; one below it that \
-         is not there yet is made with mode 0700"
+        "remove it, remove these rights with chown and `chmod go-w`, or set another; a directory below it that \
+         does not exist yet is made with mode 0700"
     } else {
-        "set one whose path only you and root can change"
+        "set a directory whose path only you and root can change"
     };
     let shown = root.display();
     let text = format!("local.cache_dir = \"{shown}\": {} {why}; {remedy}", place.display());
@@ -320,7 +320,7 @@ fn check_writable(root: &Path, dir: &Path) -> Result<()> {
 
 fn check_space(root: &Path, place: &Path) -> Result<()> {
     let disk = rustix::fs::statvfs(place)
-        .map_err(|e| refused(root, "the disk cannot be asked for its free space", e.into()))?;
+        .map_err(|e| refused(root, "the free space of the disk cannot be read", e.into()))?;
     let free = disk.f_bavail.saturating_mul(disk.f_frsize);
     if free < MIN_FREE_BYTES || (disk.f_files > 0 && disk.f_favail == 0) {
         let why = format!(
@@ -337,7 +337,7 @@ fn check_space(root: &Path, place: &Path) -> Result<()> {
 fn check_format(root: &Path) -> Result<()> {
     let newer = |name: &str| {
         let why = format!(
-            "{name} was written by a newer hearthfs; run that one, or choose another cache directory"
+            "{name} was written by a newer hearthfs; run the newer version, or choose another cache directory"
         );
         Err(refuse(Kind::Invalid, root, &why))
     };
@@ -482,7 +482,7 @@ fn read_small(path: &Path) -> io::Result<Option<String>> {
         Err(e) => return Err(e.into()),
     };
     if !file.metadata()?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file; remove it"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file; remove it"));
     }
     let mut bytes = Vec::new();
     file.take(SMALL_FILE_BYTES).read_to_end(&mut bytes)?;

@@ -51,7 +51,7 @@ impl FigureFile {
         match write_atomic(&self.path, &text) {
             Ok(()) => *kept = figures,
             Err(error) => {
-                tracing::debug!(path = %self.path.display(), %error, "the figures are not kept");
+                tracing::debug!(path = %self.path.display(), %error, "cannot save the figures");
             }
         }
     }

@@ -86,7 +86,7 @@ impl Index {
         let threaded = match task::thread("index", move || worker.run()) {
             Ok(_) => true,
             Err(e) => {
-                tracing::warn!(error = %e, "the index has no thread and is off");
+                tracing::warn!(error = %e, "the index cannot start its thread and is off");
                 shared.stop();
                 false
             }
@@ -182,7 +182,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         self.shared.stop();
         if self.threaded && !self.shared.wait_ended() {
-            tracing::warn!("the index does not stop; it is left behind");
+            tracing::warn!("the index does not stop; not waiting for it");
         }
     }
 }
@@ -231,7 +231,7 @@ impl Store {
             return Err("it has another format".into());
         }
         if store.get_own("whole")?.is_none() {
-            return Err("it was begun again and never filled".into());
+            return Err("it was restarted and never filled".into());
         }
         if let Some(base) = store.get_own("base")? {
             store.base = Some(Base::open(store.dir(), number(&base)?)?);
@@ -302,8 +302,7 @@ impl Store {
             none => none.insert(base::BaseWriter::create(&dir, next, era)?),
         };
         for (key, value) in facts {
-            writer
-                .add(key, value.as_deref().ok_or("a fact was forgotten that was never there")?)?;
+            writer.add(key, value.as_deref().ok_or("a missing fact was removed")?)?;
         }
         Ok(())
     }

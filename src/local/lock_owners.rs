@@ -72,7 +72,7 @@ impl LockOwners {
     pub fn open(dir: &CacheDir) -> Self {
         let path = dir.path().join("lock-owners");
         let warn = |error: &io::Error| {
-            tracing::warn!(path = %path.display(), %error, "the owners of locks cannot be kept");
+            tracing::warn!(path = %path.display(), %error, "cannot save the owners of locks");
         };
         let earlier = read(&path, dir.boot()).inspect_err(warn).unwrap_or(Some(Vec::new()));
         let open = rewrite(&path, dir.boot(), earlier.iter().flatten()).inspect_err(warn);

@@ -101,7 +101,7 @@ fn clear(path: &PathBuf) -> Result<()> {
         Err(Error::new(kind, what))
     };
     if !found.file_type().is_socket() {
-        return taken(Kind::Invalid, "a file that is no socket is there; choose another path");
+        return taken(Kind::Invalid, "a file that is not a socket is there; choose another path");
     }
     if found.uid() != us {
         return taken(Kind::Denied, "a socket of another user is there; choose another path");

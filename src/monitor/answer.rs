@@ -22,9 +22,9 @@ const HTML: &str = "text/html; charset=utf-8";
 /// The answer for unknown paths.
 const PATHS: &str = "hearthfs\n\n\
     /             a page with plots\n\
-    /metrics      figures, in the OpenMetrics form\n\
+    /metrics      figures, in the OpenMetrics format\n\
     /status.json  what `hearthfs status --json` shows\n\
-    /healthz      200 while the daemon is in order, whatever the store does\n\
+    /healthz      200 while the daemon is in order, whatever the state of the store\n\
     /readyz       200 while the mount serves\n";
 
 /// Answers one request.

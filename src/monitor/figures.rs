@@ -85,7 +85,7 @@ const METRICS: &[Metric] = &[
     gauge("local_unsaved_bytes", "Of these, bytes that are nowhere else yet", |s| {
         one(s.local.unsaved_bytes)
     }),
-    gauge("local_limit_bytes", "The most that the cache directory may hold", |s| {
+    gauge("local_limit_bytes", "The limit of the cache directory in bytes", |s| {
         one(s.local.limit_bytes)
     }),
     gauge("local_blobs", "Blobs in the cache directory", |s| one(s.local.blobs)),
@@ -122,20 +122,18 @@ const METRICS: &[Metric] = &[
     }),
     gauge(
         "follower_list_age_seconds",
-        "Age of the last list of the log of which all was applied",
+        "Age of the last list of the log that was completely applied",
         |s| seconds(s.follower.as_ref().and_then(|follower| follower.list_age_ms)),
     ),
-    gauge(
-        "follower_unapplied_commits",
-        "Commits that this node knows of and has not applied",
-        |s| maybe(s.follower.as_ref().map(|follower| follower.unapplied_commits)),
-    ),
+    gauge("follower_unapplied_commits", "Commits that this node knows but has not applied", |s| {
+        maybe(s.follower.as_ref().map(|follower| follower.unapplied_commits))
+    }),
     gauge("nodes_seen", "Other nodes that published within a day, by their version", |s| {
         by("version", &s.versions)
     }),
     counter(
         "client_entries",
-        "Cache entries as each client counts them, by client and source: local, fetched, or compiled here; they go on after a restart",
+        "Cache entries as each client counts them, by client and source: local, fetched, or compiled here; they continue after a restart",
         |s| {
             by_client(&s.clients, |one| {
                 vec![("local", one.local), ("fetched", one.fetched), ("compiled", one.compiled)]
@@ -144,7 +142,7 @@ const METRICS: &[Metric] = &[
     ),
     counter(
         "client_saved_seconds",
-        "What the served entries had taken to compile, by client: an estimate; it goes on after a restart",
+        "The time that compiling the served entries had taken, by client: an estimate; it continues after a restart",
         |s| {
             let one = |(client, figures): (&String, &ClientFigures)| {
                 (vec![("client", client.clone())], figures.saved_ms as f64 / 1000.0)
@@ -158,7 +156,7 @@ const METRICS: &[Metric] = &[
     }),
     counter("published", "Files that became entries on this node", |s| one(s.counters.published)),
     counter("published_bytes", "Bytes of these files", |s| one(s.counters.published_bytes)),
-    counter("deduplicated", "Files whose content was here already", |s| {
+    counter("deduplicated", "Files whose content was already here", |s| {
         one(s.counters.deduplicated)
     }),
     counter(
@@ -198,7 +196,7 @@ const METRICS: &[Metric] = &[
     counter("kernel_requests", "Requests of the kernel, by operation", |s| {
         by("operation", &s.counters.operations)
     }),
-    counter("kernel_invalidations", "How often the kernel was told to forget names", |s| {
+    counter("kernel_invalidations", "Requests to the kernel to forget names", |s| {
         one(s.counters.invalidated)
     }),
     counter("writers_slowed", "Writers that had to wait for room", |s| one(s.counters.slowed)),
@@ -210,7 +208,7 @@ const METRICS: &[Metric] = &[
     }),
     counter("evicted", "Contents that were dropped for space", |s| one(s.counters.evicted)),
     counter("evicted_bytes", "Bytes of these contents", |s| one(s.counters.evicted_bytes)),
-    counter("damaged", "Contents and commits that were not what their digest says", |s| {
+    counter("damaged", "Contents and commits that did not match their digest", |s| {
         one(s.counters.damaged)
     }),
 ];
@@ -232,8 +230,8 @@ const HISTOGRAMS: &[(&str, &str)] = &[
     (CLOSE, "Closes that published a file"),
     (OPEN, "Opens for reading of entries whose bytes were on this node"),
     (FETCH, "Waits of calls for contents that were fetched from the store"),
-    (PUBLISH, "From the close of a file until it was in the store for all nodes"),
-    (LAG, "From the stamp of another node's commit until it was applied here"),
+    (PUBLISH, "Time from the close of a file until it was in the store for all nodes"),
+    (LAG, "Time from the stamp of another node's commit until it was applied here"),
     (STORE, "Requests to the store until the answer began, by kind and status"),
 ];
 

@@ -95,7 +95,7 @@ impl Monitor {
         let mut held = None;
         if let Some(at) = &settings.listen {
             let (listener, holds) = address::listen(runtime, at)?;
-            tracing::info!(address = %holds, "metrics are answered");
+            tracing::info!(address = %holds, "serving metrics");
             let work = accept(runtime.clone(), listener, Arc::clone(node));
             tasks.push(task::spawn(runtime, "metrics", work));
             held = Some(holds);
@@ -149,6 +149,6 @@ async fn serve(stream: Stream, node: Arc<dyn Monitored>) {
         .max_buf_size(HEAD_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), service);
     if let Some(Err(error)) = within(CONNECTION_TIME_MAX, connection).await {
-        tracing::debug!(%error, "a request for metrics was cut off");
+        tracing::debug!(%error, "a request for metrics was aborted");
     }
 }

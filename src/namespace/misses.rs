@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paths_travel_whatever_their_bytes() {
+    fn paths_of_any_bytes_travel() {
         for names in [&[&b"jax"[..], b"a\n\xff/x".split_at(3).0][..], &[], &[b"\x1b[31m", b" "]] {
             let path = names.iter().try_fold(TreePath::root(), |dir, name| dir.join(name));
             let path = path.expect("names");

@@ -68,7 +68,7 @@ impl Profiles {
         for (name, content) in table.into_inner() {
             let at = Some(content.span().start);
             let DeValue::Table(content) = content.into_inner() else {
-                let reason = format!("{} is to be a table", name.get_ref());
+                let reason = format!("{} must be a table", name.get_ref());
                 return Err(Refused { at, reason });
             };
             for (key, value) in content {
@@ -284,7 +284,7 @@ impl ProfileDraft {
     ) -> Result<(), Refused> {
         let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
         if name.is_empty() || !name.bytes().all(good) {
-            let reason = format!("{name:?} is no name of a profile: a-z, 0-9, `-` and `_`");
+            let reason = format!("{name:?} is not a name for a profile: a-z, 0-9, `-` and `_`");
             return Err(Refused { at: None, reason });
         }
         if !self.profiles.contains_key(name) {
@@ -316,7 +316,8 @@ impl ProfileDraft {
         for name in self.fresh.iter().flatten() {
             let profile = &self.profiles[name];
             if profile.dir.is_empty() && profile.also.is_empty() && profile.variables.is_empty() {
-                let reason = "no profile of this name comes with hearthfs, and a new one needs `dir` or `also`";
+                let reason =
+                    "hearthfs has no profile of this name, and a new one needs `dir` or `also`";
                 return Err((name.clone(), Refused { at: None, reason: reason.to_owned() }));
             }
         }

@@ -89,7 +89,7 @@ impl Remote {
                 };
             if round == ROUNDS_MAX {
                 let text = format!(
-                    "{} cannot be used: {problem}, and hearthfs relies on that; use another server",
+                    "{} cannot be used: {problem}, but hearthfs needs this; use another server",
                     self.inner.url
                 );
                 *self.inner.tried.unfit.lock() = Some(text.clone());
@@ -135,7 +135,7 @@ impl Remote {
             Some((size, ms))
                 if size != last[0].len() as u64 || (ms - stored_ms).abs() > TIMES_DIFFER_MS_MAX =>
             {
-                return Ok(Err("a list shows another size or time of an object than a read does"));
+                return Ok(Err("a list and a read show different sizes or times of an object"));
             }
             Some(_) => true,
         };
@@ -214,11 +214,11 @@ impl Remote {
             Err(error) => return Err(error),
         };
         if range != PART {
-            return Ok(Err("a read of a part brings another part"));
+            return Ok(Err("a read of a part returns another part"));
         }
         let part = PART.start as usize..PART.end as usize;
         if !last.iter().any(|body| bytes == body[part.clone()]) {
-            return Ok(Err("a read brings other bytes than were just written"));
+            return Ok(Err("a read returns other bytes than were just written"));
         }
         Ok(Ok(stored_ms))
     }

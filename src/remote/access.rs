@@ -224,7 +224,7 @@ impl Remote {
             .call(call, |store| async move { Ok(store.get(key).await?.bytes().await?) });
         match (read.await, wanted) {
             (Ok(read), Some(wanted)) if read != wanted => {
-                let op = format!("read {key}: other bytes come than were just written");
+                let op = format!("read {key}: the bytes differ from those just written");
                 Err(Error::new(Kind::Corrupt, op))
             }
             (Err(error), None) if error.kind() == Kind::NotFound => Ok(()),

@@ -345,7 +345,7 @@ fn compress(
         }
     }
     if at != size || hasher.finish() != digest {
-        let op = format!("blob {digest} is not what its name says; it is not uploaded");
+        let op = format!("blob {digest} does not match its digest; it is not uploaded");
         return Err(Some(Error::new(Kind::Corrupt, op)));
     }
     let mut rest = encoder.finish().map_err(failed)?;

@@ -139,7 +139,7 @@ impl BucketAnswer {
                 (Kind::Exists, "another program changed the bucket; run it again".to_owned())
             }
             (408 | 429 | 500.., _) => (Kind::Unavailable, "try again later".to_owned()),
-            _ => (Kind::Invalid, "the store does not take it".to_owned()),
+            _ => (Kind::Invalid, "the store does not accept it".to_owned()),
         };
         Error::new(kind, format!("{text}; {remedy}"))
     }

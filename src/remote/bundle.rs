@@ -124,7 +124,7 @@ impl Bundle {
         }
         let whole = rest.0.is_empty() && from_ms < upto_ms;
         if !whole || !ascends(&lacking) || !ascends(commits.iter().map(|(stamp, _)| stamp)) {
-            return Err(damaged("it does not hold what it says"));
+            return Err(damaged("its content differs from its head"));
         }
         Ok(Self { from_ms, upto_ms, lacking, commits })
     }

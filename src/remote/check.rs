@@ -282,8 +282,8 @@ impl Remote {
             }
             // A new identity would keep all nodes away that know this store.
             let op = format!(
-                "{url} holds objects of a store and no {format}, which was deleted: a node that knows the store puts it \
-                 back; if there is none, `hearthfs init {url}` makes it anew"
+                "{url} holds objects of a store but no {format}, so it was deleted: a node that knows the store puts it \
+                 back; if there is no such node, `hearthfs init {url}` makes a new one"
             );
             return Err(Error::new(Kind::Unavailable, op));
         }
@@ -340,7 +340,7 @@ impl Remote {
         if !self.inner.foreign_said.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 remote = %self.inner.url, %key,
-                "objects that are not of hearthfs lie there; they are left alone"
+                "there are objects that are not of hearthfs; they are left alone"
             );
         }
     }
@@ -365,7 +365,9 @@ impl Remote {
             (_, Kind::Invalid) => {
                 (Kind::Invalid, "check the endpoint, and the region if it has one")
             }
-            (_, kind) if dir => (kind, "check that the file system is mounted and its server up"),
+            (_, kind) if dir => {
+                (kind, "check that the file system is mounted and its server is up")
+            }
             (_, Kind::TimedOut) => {
                 (Kind::TimedOut, "no answer in time: check endpoint and network")
             }

@@ -163,7 +163,7 @@ pub(super) fn credentials_remedy(url: &RemoteUrl) -> &'static str {
         RemoteUrl::S3 { .. } => s3::REFUSED,
         RemoteUrl::Gcs { .. } => gcs::REFUSED,
         RemoteUrl::Azure { .. } => azure::REFUSED,
-        RemoteUrl::File(_) => "we may not read and write there: correct the permissions",
+        RemoteUrl::File(_) => "hearthfs may not read and write there: correct the permissions",
     }
 }
 
@@ -243,7 +243,7 @@ fn endpoint_of(text: &str) -> Result<url::Url> {
     };
     let url = url::Url::parse(&text).map_err(|_| refuse("is not a URL"))?;
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(refuse("holds credentials, which belong into the cloud's variables or files"));
+        return Err(refuse("holds credentials, which belong in the cloud's variables or files"));
     }
     if !matches!(url.scheme(), "http" | "https") {
         return Err(refuse("is neither http nor https"));

@@ -108,7 +108,7 @@ impl SharedDir {
                 Err(Error::with(Kind::NotFound, op, error))
             }
             Err(error) => {
-                let op = format!("make remote {shown}; choose a directory that we may write");
+                let op = format!("make remote {shown}; choose a directory that hearthfs may write");
                 Err(Error::io(op, error))
             }
         }
@@ -158,7 +158,7 @@ impl SharedDir {
 
     pub(super) fn gone(&self) -> Error {
         let op = format!(
-            "remote {} is not there, or its {} is missing or another's: is the shared file system mounted?",
+            "remote {} does not exist, or its {} is missing or of another store: check that the shared file system is mounted",
             self.root.display(),
             keys::FORMAT
         );

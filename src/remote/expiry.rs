@@ -59,7 +59,7 @@ impl Declared {
             let counts = format_age(self.effective(own));
             format!(
                 "{url} declares an expiry of {theirs} in its {}, and this node is configured with \
-                 {ours}: {counts}, the shorter, counts here; set expiry.age = \"{theirs}\", or \
+                 {ours}: {counts}, the shorter, applies here; set expiry.age = \"{theirs}\", or \
                  declare the other with `hearthfs lifecycle apply {url} --expiry {ours}`",
                 keys::FORMAT
             )

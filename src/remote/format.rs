@@ -101,7 +101,7 @@ pub(super) struct Said {
 pub(super) fn check(bytes: &[u8], url: &RemoteUrl) -> Result<Said> {
     let foreign = || {
         let op = format!(
-            "{url} belongs to something else: its {} is not ours; name another bucket or prefix",
+            "{url} belongs to something else: its {} is not of hearthfs; name another bucket or prefix",
             keys::FORMAT
         );
         Error::new(Kind::Invalid, op)
@@ -158,12 +158,12 @@ pub(super) fn declaring(bytes: &[u8], expiry: Option<Duration>) -> Option<Vec<u8
 /// Reads the expiry. An unreadable one does not exclude the store: the node's own expiry applies then.
 fn declared(value: Option<&serde_json::Value>, url: &RemoteUrl) -> Declared {
     let Some(value) = value else { return Declared::Unknown };
-    let read = value.as_str().ok_or("it is not a text".to_owned()).and_then(parse_age);
+    let read = value.as_str().ok_or("it is not a string".to_owned()).and_then(parse_age);
     read.map_or_else(
         |problem| {
             tracing::warn!(
                 remote = %url, expiry = %value, problem,
-                "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it anew",
+                "the expiry in {} cannot be read; `hearthfs lifecycle apply` writes it again",
                 keys::FORMAT
             );
             Declared::Unknown

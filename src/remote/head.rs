@@ -184,7 +184,7 @@ impl LogHead {
         }
         let (body, sum) = bytes.split_at(bytes.len() - SUM_BYTES);
         if &body[..MAGIC.len()] != MAGIC {
-            return Err(damaged("its start is another"));
+            return Err(damaged("its start is not that of a head"));
         }
         if blake3::hash(body).as_bytes() != sum {
             return Err(damaged("its checksum differs"));
@@ -201,7 +201,7 @@ impl LogHead {
         let ordered = numbers().is_sorted() && numbers().all(|one| (from..=number).contains(&one));
         let bounded = number < u64::MAX && from > 0 && from <= number + 1;
         if !rest.is_empty() || !ordered || !bounded {
-            return Err(damaged("it does not hold what it says"));
+            return Err(damaged("its content is inconsistent"));
         }
         Ok(Self { epoch, number, from, commits })
     }
@@ -335,7 +335,7 @@ impl Remote {
             HeadPut::Conflict => Ok(true),
             HeadPut::Done(_) => Ok(false),
             HeadPut::TooSoon => {
-                let op = "the head of the log was replaced too short a time ago to try conditions";
+                let op = "the head of the log was replaced too recently to try conditions";
                 Err(Error::new(Kind::Unavailable, op))
             }
         }

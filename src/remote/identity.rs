@@ -153,7 +153,7 @@ impl Identity {
         Some(match known.moved_from(url) {
             Some(before) => {
                 let text = format!(
-                    "{url} holds no store, and this node has used {before} (store {store}): correct remote.url, \
+                    "{url} holds no store, and this node used {before} (store {store}) before: correct remote.url, \
                      mount the shared file system, or make the new store with `hearthfs init {url}`"
                 );
                 (text, true)
@@ -161,8 +161,8 @@ impl Identity {
             None => {
                 let format = keys::FORMAT;
                 let text = format!(
-                    "{url} is empty or not there, and this node knows a store there ({store}): what it knows and \
-                     has not sent is kept. Mount the shared file system, or put {format} back; to begin anew in \
+                    "{url} is empty or does not exist, but this node knows a store there ({store}): what it knows and \
+                     has not sent is kept. Mount the shared file system, or put {format} back; to make a new store in \
                      its place: `hearthfs init {url} --replaces {store}`"
                 );
                 (text, false)
@@ -174,9 +174,9 @@ impl Identity {
 /// Returns the message that another store is in the place of the known one.
 pub(super) fn other_text(url: &RemoteUrl, found: StoreId, known: StoreId) -> String {
     format!(
-        "{url} holds another store ({found}) than the one that this node knows ({known}): what it knows and has not \
-         sent is kept. Correct the address, or mount the right file system; if that store takes the place of the \
-         other, say so once for all nodes: `hearthfs init {url} --replaces {known}`"
+        "{url} holds another store ({found}) than this node knows ({known}): what it knows and has not \
+         sent is kept. Correct the address, or mount the right file system; if the found store replaces the \
+         other, declare this once for all nodes: `hearthfs init {url} --replaces {known}`"
     )
 }
 

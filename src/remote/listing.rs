@@ -300,7 +300,7 @@ impl Remote {
     pub async fn delete(&self, objects: &[Object]) -> Result<Vec<Deleted>> {
         self.ready_to_write().await?;
         if let Some(foreign) = objects.iter().find(|object| object.what == What::Foreign) {
-            let op = format!("{} is not ours and is not deleted", foreign.key);
+            let op = format!("{} is not of hearthfs and is not deleted", foreign.key);
             return Err(Error::new(Kind::Invalid, op));
         }
         let mut all = Vec::with_capacity(objects.len());
@@ -338,7 +338,7 @@ impl Remote {
         let limit = self.time_to_delete(some.len());
         let removed = clock::within(limit, removed).await;
         removed.ok_or_else(|| {
-            let op = format!("{} does not answer: is its file server up?", self.inner.url);
+            let op = format!("{} does not answer; check its file server", self.inner.url);
             Error::new(Kind::TimedOut, op)
         })?
     }

@@ -147,7 +147,7 @@ impl Remote {
         if self.inner.time.is_old()
             && let Err(error) = self.learn_from(&key, before).await
         {
-            tracing::debug!(error = %error.chain(), "the store's time was not learned again");
+            tracing::debug!(error = %error.chain(), "cannot read the store's time again");
         }
         Ok(())
     }

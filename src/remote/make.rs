@@ -151,7 +151,7 @@ impl Remote {
                     let said = format::check(&bytes, &inner.url)?;
                     tracing::warn!(
                         remote = %inner.url, store = %said.store,
-                        "the store has another identity than before and the log that this node knows: it is the same"
+                        "the store has a new identity, but the log that this node knows; it is the same store"
                     );
                     self.accept(&said, &bytes);
                 }
@@ -165,7 +165,7 @@ impl Remote {
         let (inner, key) = (&self.inner, self.inner.keys.format());
         if inner.read_only.load(Ordering::Relaxed) {
             let op = format!(
-                "{} has lost its {}, and this node is read-only: one that may write puts it back",
+                "{} has lost its {}, and this node is read-only: a node that may write puts it back",
                 inner.url,
                 keys::FORMAT
             );
@@ -196,7 +196,7 @@ impl Remote {
             clock::sleep(UNSURE_PAUSE).await;
         }
         let Some(bytes) = self.read_format(lane).await? else {
-            let op = format!("{} forgets what is written to it", inner.url);
+            let op = format!("{} loses what is written to it", inner.url);
             return Err(Error::new(Kind::Unavailable, op));
         };
         if bytes == own {

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_date_is_told_once() {
+    fn a_date_is_reported_once() {
         let meter = Meter::default();
         for date in ["Sun, 06 Nov 1994 08:49:37 GMT", "yesterday", ""] {
             meter.note_date(date);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_apart() {
+    fn requests_are_distinguished() {
         for (method, query, verb) in [
             ("GET", "", Verb::Get),
             ("GET", "list-type=2&prefix=a", Verb::List),

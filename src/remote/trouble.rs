@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_told_apart() {
+    fn answers_are_distinguished() {
         let said = |status: &str, code: &str| {
             generic(&format!(
                 "Server returned non-2xx status code: {status}: <Error><Code>{code}</Code>\

@@ -37,7 +37,7 @@ pub(super) fn commit(commit: &Commit) -> Result<()> {
         Error::new(Kind::Corrupt, op)
     };
     if commit.stamp.node != commit.node {
-        return Err(wrong("its stamp is of another node"));
+        return Err(wrong("its stamp belongs to another node"));
     }
     if !commit.packs.iter().all(|name| keys::pack_stamp(name).is_some()) {
         return Err(wrong("a pack has an impossible name"));
@@ -55,12 +55,12 @@ fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
                 return Err("an inline blob has another size");
             }
             if Digest::of(bytes) != blob.digest {
-                return Err("an inline blob is not what its digest says");
+                return Err("an inline blob does not match its digest");
             }
         }
         BlobPlace::Pack { pack, offset, length } => {
             if *pack as usize >= packs {
-                return Err("a blob lies in a pack that is not named");
+                return Err("a blob is in a pack that is not named");
             }
             packed(*offset, *length, blob.size)?;
         }
@@ -72,7 +72,7 @@ fn blob(blob: &BlobAt, packs: usize) -> std::result::Result<(), &'static str> {
 fn packed(offset: u64, length: u32, size: u64) -> std::result::Result<(), &'static str> {
     let end = offset.checked_add(u64::from(length));
     if length == 0 || end.is_none_or(|end| end > PACK_BYTES_MAX) {
-        return Err("a blob lies outside of its pack");
+        return Err("a blob is outside its pack");
     }
     if size > FRAME_RAW_BYTES_MAX {
         return Err("a blob is too large for a pack");
@@ -110,7 +110,7 @@ fn change(change: &Change) -> std::result::Result<(), &'static str> {
 fn content(path: &TreePath, entry: Option<&Entry>) -> std::result::Result<(), &'static str> {
     match entry {
         Some(entry) if path.is_root() && !entry.is_directory() => {
-            Err("the root is put as something else than a directory")
+            Err("the root is replaced by something other than a directory")
         }
         Some(entry) => put(entry),
         None if path.is_root() => Err("the root is removed"),

@@ -238,7 +238,7 @@ impl Announcer {
             }
             HeadPut::Conflict if self.is_stuck(version) => {
                 remote.give_up_head().await?;
-                let op = "the store does not replace an object by the version that it gave";
+                let op = "the store does not replace an object by the version that it returned";
                 Err(Error::new(Kind::Invalid, op))
             }
             HeadPut::Conflict | HeadPut::TooSoon => Ok(AnnounceTry::Late),
@@ -344,7 +344,7 @@ impl Announcer {
             tracing::warn!(
                 error = %error.chain(),
                 "commits of this node are not announced in the head of the log; other nodes see them when they list it, up \
-                 to ten minutes later; may this node write and replace the object `head`?"
+                 to ten minutes later; check that this node may write and replace the object `head`"
             );
         } else {
             tracing::info!(

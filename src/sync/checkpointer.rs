@@ -227,7 +227,8 @@ impl Checkpointer {
         let pays = latest.is_none_or(|latest| latest.size <= bytes.saturating_mul(BYTES_TIMES));
         if self.is_old() || (count >= COMMITS_MAX && pays) {
             if latest.is_some_and(|latest| self.is_for_others(latest)) {
-                let op = "entries live shorter here than is declared; another node writes the checkpoint";
+                let op =
+                    "entries expire earlier here than declared; another node writes the checkpoint";
                 return Err(Error::new(Kind::Unavailable, op));
             }
             let (name, commits) = self.write_named().await?;
@@ -264,9 +265,9 @@ impl Checkpointer {
     async fn sweep(&self, own: OwnCheckpoint) {
         match sweeper::sweep(&self.0.ledger, &self.0.remote, own).await {
             Ok(0) => {}
-            Ok(objects) => tracing::info!(objects, "deleted objects that are needless now"),
+            Ok(objects) => tracing::info!(objects, "deleted objects that are no longer needed"),
             Err(error) => {
-                tracing::debug!(error = %error.chain(), "some needless objects could not be deleted");
+                tracing::debug!(error = %error.chain(), "some unneeded objects could not be deleted");
             }
         }
     }
@@ -369,7 +370,7 @@ impl Checkpointer {
         let missing = self.missing().await?;
         // It must contain all that an older checkpoint had: the log of that part may be gone.
         self.fold_log().await?;
-        let busy = || Error::new(Kind::Busy, "what is remote cannot be told yet");
+        let busy = || Error::new(Kind::Busy, "it is not yet known what is remote");
         let began = ledger.clock().mono();
         let snapshot = ledger.snapshot(&missing).ok_or_else(busy)?;
         let (stamp, commits) = (snapshot.stamp, snapshot.commits.clone());

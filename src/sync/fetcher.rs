@@ -344,8 +344,8 @@ impl Inner {
                 if let Some(unsaid) = self.quiet_newer.tell(self.ledger.clock()) {
                     tracing::warn!(
                         %pack, error = %newer.chain(), unsaid,
-                        "a pack was written by a newer hearthfs, and its files are misses here; bring this \
-                         node up to date"
+                        "a pack was written by a newer hearthfs, and its files are misses here; upgrade this \
+                         node"
                     );
                 }
                 Err(newer)

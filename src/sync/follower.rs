@@ -434,7 +434,7 @@ impl Follower {
             let name = keys::commit_name(&stamp);
             tracing::warn!(
                 %name, error = %error.chain(), unsaid,
-                "the store does not give out a commit, and it is left out for now; may this node read it?"
+                "the store does not return a commit, and it is skipped for now; check that this node may read it"
             );
         }
     }
@@ -450,12 +450,12 @@ impl Follower {
         match why {
             Unusable::Damaged => tracing::warn!(
                 %name, error = %error.chain(),
-                "a commit is damaged and left out; its changes are not seen here until its files are \
+                "a commit is damaged and skipped; its changes are not visible here until its files are \
                  written again"
             ),
             Unusable::Unknown => tracing::warn!(
                 %name, error = %error.chain(),
-                "a commit was written by a newer hearthfs and is left out; bring this node up to date"
+                "a commit was written by a newer hearthfs and is skipped; upgrade this node"
             ),
         }
     }

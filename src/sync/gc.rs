@@ -117,7 +117,7 @@ impl Collector {
         };
         let (listed, judged) = futures::join!(remote.survey(pages), judging);
         if let Some(why) = judged.and(listed)? {
-            report.notes.push(format!("what is not ours could not all be counted: {why}"));
+            report.notes.push(format!("not all objects of others could be counted: {why}"));
         }
         if let Some(writer) = &self.writer {
             report.temporaries = writer.sweep_temporaries().await as u64;

@@ -224,8 +224,8 @@ impl HeadWatch {
         if !std::mem::replace(&mut self.state.lock().said, true) {
             tracing::warn!(
                 error = %error.chain(),
-                "the head of the log cannot be read; the log is listed instead, which costs more; may this node \
-                 read it, and is its hearthfs up to date?"
+                "the head of the log cannot be read; the log is listed instead, which costs more; check that this node \
+                 may read it and that its hearthfs is up to date"
             );
         }
     }
@@ -252,7 +252,7 @@ impl State {
         if let Some((stamp, _)) = self.suspects.iter().find(|suspect| is_over(suspect)) {
             tracing::debug!(
                 node = %stamp.node,
-                "a commit was not announced in the head of the log, which is not trusted for some time"
+                "a commit was not announced in the head of the log; the head is not trusted for some time"
             );
             self.distrusted_until = now + DISTRUSTED_FOR;
         }

@@ -58,7 +58,7 @@ where
         }
     };
     progress.within(limit, again).await.unwrap_or_else(|| {
-        let silent = || Error::new(Kind::TimedOut, format!("nothing has come for {limit:?}"));
+        let silent = || Error::new(Kind::TimedOut, format!("nothing has arrived for {limit:?}"));
         Err(last.into_inner().unwrap_or_else(silent))
     })
 }

@@ -189,7 +189,7 @@ impl Room {
             };
         }
         let Some(_waiter) = self.enter() else {
-            return Err(self.refuse("too many writers wait for room already"));
+            return Err(self.refuse("too many writers already wait for room"));
         };
         let before = self.0.progress.load(Ordering::Relaxed);
         let open = clock::within(self.0.patience, self.look_out(demand)).await;

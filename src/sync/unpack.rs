@@ -412,7 +412,7 @@ mod tests {
         let first = state.take().expect("there is work");
         assert_eq!(first.member.size, 3);
         state.put_back(&first, Ok(MemberStored::Here));
-        assert!(stored.try_recv().is_ok(), "it is told at once");
+        assert!(stored.try_recv().is_ok(), "it is reported at once");
         // Its neighbours in the pack are for the program, too, and all others come last.
         state.jobs.push(job(2, For::Later, &[7]));
         let order: Vec<u32> = std::iter::from_fn(|| {

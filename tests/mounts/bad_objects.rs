@@ -26,7 +26,7 @@ const TOO_MUCH: usize = 65 << 20;
 /// A file of this length lies in a pack.
 const SMALL: usize = 60_000;
 const SUM_BYTES: usize = 32;
-const REMEDY_NEWER: &str = "bring this node up to date";
+const REMEDY_NEWER: &str = "upgrade this node";
 const REMEDY_DAMAGED: &str = "written again";
 
 /// Damages good bytes.
@@ -338,7 +338,7 @@ fn bad_input_checkpoints_in_the_store() {
         let late = Node::start(&cluster.site, &late, Some(&cluster.store), options.clone());
         let there = tree::converge(&cluster.a.mount, &late.mount, 20_000);
         assert_eq!(tree::difference(&all, &there), "", "{what}");
-        said(&late, &name, 1, &["the one before it is, or the whole log", REMEDY_NEWER]);
+        said(&late, &name, 1, &["the one before it or the whole log", REMEDY_NEWER]);
         let began = late.log().matches("started from a checkpoint").count();
         assert_eq!(began, 1, "{what}: from the one before: {}", late.log());
         // Running nodes do not need it, and go on.

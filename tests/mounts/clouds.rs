@@ -85,7 +85,7 @@ over_each_server!(clouds_p9_damaged_blob_objects, plain(), p9::damaged_blob_obje
 over_each_server!(clouds_p9_damaged_commits, plain(), p9::damaged_commits);
 over_each_store!(clouds_p10_a_second, plain(), p10::a_second);
 over_each_store!(clouds_p10_zero, plain().freshness("0s"), p10::zero);
-over_each_store!(clouds_p10_asked_in_vain, plain().alone(), p10::asked_in_vain);
+over_each_store!(clouds_p10_missed_before, plain().alone(), p10::missed_before);
 over_each_store!(clouds_p10_one_question, plain().alone(), p10::one_question);
 over_each_store!(clouds_p12_under_load, plain(), p12::under_load);
 over_each_server!(clouds_p12_clean_store, plain(), p12::clean_store);

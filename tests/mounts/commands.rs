@@ -382,7 +382,7 @@ fn commands_demo() {
     assert!(out.contains("node B compiled nothing: 8 of 8 objects came from node A"), "{out}");
     let said = hearthfs(&site, &["demo", "--client", "none"]);
     assert_eq!(said.code(), REFUSED, "{said:?}");
-    assert!(said.err.contains("jax, ccache, go and cc"), "{said:?}");
+    assert!(said.err.contains("jax, ccache, go or cc"), "{said:?}");
 }
 
 /// An interrupted demonstration ends its daemons and mounts.
@@ -448,10 +448,10 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
             if found.contains(text) { Ok(()) } else { Err(found) }
         });
     };
-    line("the log is open again");
+    line("the log is reopened");
     let mode = log.metadata().must("the new log").permissions().mode() & 0o777;
     assert_eq!(mode, 0o600);
-    assert!(!std::fs::read_to_string(&aside).must("read").contains("open again"));
+    assert!(!std::fs::read_to_string(&aside).must("read").contains("reopened"));
     // Changed settings that can be taken over.
     let config = node.config_path();
     let before = std::fs::read_to_string(&config).must("read the configuration");

@@ -43,7 +43,7 @@ fn clients_numba_finds_what_was_imported() {
     };
     assert_eq!(runs("program.py", &old), (0, 2));
     let said = import(&cluster, &old, "numba");
-    assert!(said.contains("under any `NUMBA_CACHE_DIR`"), "{said}");
+    assert!(said.contains("with any `NUMBA_CACHE_DIR`"), "{said}");
     for node in [&cluster.a, &cluster.b] {
         assert_eq!(runs("program.py", &node.at("numba")), (2, 0));
     }

@@ -386,7 +386,7 @@ fn commands_import_gives_no_other_directory_away() {
     let output = import.finish();
     assert_eq!(output.status.code(), Some(1), "{}", errors(&output));
     let failures = &said(&output)["failures"];
-    assert!(failures.to_string().contains("another directory there"), "{failures}");
+    assert!(failures.to_string().contains("replaced or changed the directory"), "{failures}");
     assert_eq!(owner(&dir), (1002, 0o700));
     assert_eq!(first_line(&away.join("large")), "theirs");
 }

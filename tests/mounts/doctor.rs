@@ -94,7 +94,7 @@ fn commands_doctor_names_the_right_that_is_lacking() {
     let (_, json) = asked(&desk, Some(&store), &[]);
     assert_eq!(result(&json, "delete"), "warning", "{json:#}");
     let put = check(&json, "put")["found"].as_str().must("text");
-    assert!(put.contains("which is left"), "{put}");
+    assert!(put.contains("which is not deleted"), "{put}");
     assert_eq!(store.objects_in("probes").len(), 1);
 }
 

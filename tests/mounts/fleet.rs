@@ -83,7 +83,7 @@ fn fleet_sees_how_far_a_node_is_behind() {
         follower["list_failed"] == true
             && follower["list_age_ms"].as_u64() > follower["attempt_age_ms"].as_u64()
     });
-    assert!(shown(&cluster.b).contains("behind    the log was read "), "{seen:#}");
+    assert!(shown(&cluster.b).contains("behind    the log was last read "), "{seen:#}");
     cluster.store.heal();
     until(&cluster.b, "it can be read again", |status| {
         stat_by_process(&cluster.b, "none");

@@ -294,11 +294,11 @@ fn commands_import_and_export_refuse_what_cannot_be() {
         ("import", [&*source, &*source.join("dir")], 3, "is not a hearthfs mount"),
         ("import", [&*not_there, &*mount], 2, "No such file"),
         ("import", [&*source.join("file"), &*mount], 2, "is not a directory"),
-        ("import", [&*mount, &*mount.join("below")], 2, "one lies in the other"),
-        ("import", [above, &*mount], 2, "one lies in the other"),
-        ("import", [above, &*mount.join("below")], 2, "one lies in the other"),
+        ("import", [&*mount, &*mount.join("below")], 2, "one is inside the other"),
+        ("import", [above, &*mount], 2, "one is inside the other"),
+        ("import", [above, &*mount.join("below")], 2, "one is inside the other"),
         ("export", [&*source, &*cluster.site.path().join("dest")], 3, "is not a hearthfs mount"),
-        ("export", [&*mount, &*mount.join("dest")], 2, "one lies in the other"),
+        ("export", [&*mount, &*mount.join("dest")], 2, "one is inside the other"),
         ("export", [&*not_there, &*source], 3, "is not a hearthfs mount"),
     ] {
         let said = command(&cluster.a, &[words], &paths, &[]);
@@ -342,7 +342,7 @@ fn commands_export_refuses_a_bind_mount_of_its_source() {
     let made = dest.exists();
     unmount(&bound);
     assert_eq!(said.code(), 2, "{said:?}");
-    assert!(said.err.contains("one lies in the other") && !made, "{}", said.err);
+    assert!(said.err.contains("one is inside the other") && !made, "{}", said.err);
 }
 
 /// If a bind mount leads from SRC to DIR, the imported files are not imported again.
@@ -357,7 +357,7 @@ fn commands_import_leaves_out_its_own_target() {
     let said = command(&cluster.a, &["import", "--json"], &[&source, &to], &[]);
     unmount(&bound);
     assert_eq!(said.code(), 1, "{said:?}");
-    assert!(said.err.contains("bound: it is the directory that is copied to"), "{}", said.err);
+    assert!(said.err.contains("bound: it is the target directory"), "{}", said.err);
     counts(&report(&said), &[("files", 1), ("failed", 1)]);
     assert_eq!(tree::texts(&to), ["file"]);
 }

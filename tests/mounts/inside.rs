@@ -393,7 +393,7 @@ fn commands_inside_of_a_dead_mount() {
             let said = asked(&cluster.a, &[word], &[&cluster.a.at(path)]);
             assert_eq!(said.code(), 3, "{word} {path}: {said:?}");
             assert!(
-                said.err.contains("if its daemon is dead, mount again"),
+                said.err.contains("whether its daemon is dead; if so, mount again"),
                 "{word} {path}: {said:?}"
             );
         }
@@ -441,7 +441,7 @@ fn p14_isolation_of_what_commands_tell(io: Io) {
     // It is hidden whether others have the same content.
     let guess = &objects["open/guess"];
     assert!(guess["node"].is_string() && guess["content"].is_null(), "{guess}");
-    assert!(told(&cluster.a, "open/guess")["open/guess"]["content"].is_object(), "root is told");
+    assert!(told(&cluster.a, "open/guess")["open/guess"]["content"].is_object(), "root can see it");
 
     let mut faults = Vec::new();
     let precious: Vec<_> = ["private/secret", "sticky/of-a"]

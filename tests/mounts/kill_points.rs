@@ -300,10 +300,10 @@ fn has_epochs() -> bool {
 /// has just arrived there. To expire one name the kernel locks the directory, and a thread that
 /// waits for that lock does not end with its process.
 #[test]
-fn kill_points_while_the_kernel_is_told_of_names() {
+fn kill_points_while_the_kernel_forgets_names() {
     const RESCUE_MS: u64 = 5_000;
     if !has_epochs() {
-        let name = "kill_points_while_the_kernel_is_told_of_names";
+        let name = "kill_points_while_the_kernel_forgets_names";
         skipped(name, "a kernel before 6.16 takes names back one by one");
         return;
     }

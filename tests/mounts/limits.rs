@@ -129,7 +129,7 @@ fn limits_slow_writers_among_readers(io: Io) {
 in_both_modes!(limits_slow_writers_among_readers);
 
 /// There is no wait for a store that is known to be down.
-fn limits_full_without_a_store_is_told_at_once(io: Io) {
+fn limits_full_without_a_store_is_an_error_at_once(io: Io) {
     let site = Site::new();
     let store = Store::dir(&site);
     let options = Options::new(io).cache_size("16MiB").deadline("1s");
@@ -168,7 +168,7 @@ fn limits_full_without_a_store_is_told_at_once(io: Io) {
     });
     node.drain();
 }
-in_both_modes!(limits_full_without_a_store_is_told_at_once);
+in_both_modes!(limits_full_without_a_store_is_an_error_at_once);
 
 /// If a store answers but accepts nothing, a writer waits once, for the configured time.
 #[test]

@@ -243,7 +243,7 @@ fn metrics_addresses_that_cannot_be_used_are_refused() {
         ("0.0.0.0:0".to_owned(), "metrics.allow_remote"),
         ("nonsense".to_owned(), "127.0.0.1:9464"),
         (unix(&served), "another process serves it"),
-        (unix(&plain), "no socket"),
+        (unix(&plain), "not a socket"),
         (unix(&site.path().join("missing/socket")), "check metrics.listen"),
     ] {
         let options = Options::new(Io::best()).variable("HEARTHFS_METRICS", &at);

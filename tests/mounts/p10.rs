@@ -86,13 +86,13 @@ pub(crate) fn zero(cluster: &Cluster) {
     changes(&cluster.b, &cluster.a, 0);
 }
 
-fn p10_freshness_of_a_name_asked_for_in_vain(io: Io) {
-    asked_in_vain(&Cluster::with(Store::dir, &Options::new(io).alone()));
+fn p10_freshness_of_a_name_missed_before(io: Io) {
+    missed_before(&Cluster::with(Store::dir, &Options::new(io).alone()));
 }
-in_both_modes!(p10_freshness_of_a_name_asked_for_in_vain);
+in_both_modes!(p10_freshness_of_a_name_missed_before);
 
 /// A name that was looked up in vain, repeatedly, is found within the window after its creation.
-pub(crate) fn asked_in_vain(cluster: &Cluster) {
+pub(crate) fn missed_before(cluster: &Cluster) {
     let mut process = SyscallProcess::new();
     for round in 0..5 {
         let name = format!("wanted{round}");

@@ -243,7 +243,7 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
     cluster.store.throttle(&digest);
     let path = cluster.b.at("large-0");
     let waiting = thread(move || (std::fs::read(path), now()));
-    eventually(10_000, "the object is asked for in vain", || {
+    eventually(10_000, "a request for the object fails", || {
         if cluster.store.throttlings() > 0 { Ok(()) } else { Err("no request".to_owned()) }
     });
     for k in 1..6 {

@@ -228,7 +228,7 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
         cluster.store.heal();
         let said = running.join().must("run");
         assert!(said.code() == 0 && said.err.contains("drained in"), "{said:?}");
-        assert!(said.err.contains("the store was away meanwhile: "), "{said:?}");
+        assert!(said.err.contains("the store was down meanwhile: "), "{said:?}");
     });
 }
 

@@ -80,7 +80,7 @@ fn service_pods_take_over_from_one_that_was_killed() {
     let mut node = Node::start(&site, "a", Some(&store), options);
     let at = |name: &str| node.mount.join(name);
     let (mount, entry, later) = (node.mount.clone(), at("entry"), at("later"));
-    assert!(is_mounted(&mount), "the node is told of the mount");
+    assert!(is_mounted(&mount), "the mount appears on the node");
     SyscallProcess::new().put(&entry, b"text").must("put on the node");
     let sees = |job: &Job, path: &Path, text: &str| {
         eventually(LIMIT_MS, "a job reads it", || match job.read(path) {

@@ -145,7 +145,7 @@ fn bad_input_a_new_status_asks_an_old_daemon() {
     assert_eq!((&status["version"], &status["counters"]["hits"]), (&"0.0.1".into(), &7.into()));
     a.command(&["drain", mount]).good();
     let page = a.command(&["top", mount]).good();
-    assert!(page.contains("the daemon is of an older version"), "{page}");
+    assert!(page.contains("the daemon has an older version"), "{page}");
     for words in [
         &["explain", "--last", mount][..],
         &["warm", "--all", mount],

@@ -98,10 +98,10 @@ fn commands_warm_says_what_it_cannot_do() {
     let refused = |said: &Said, code: i32, text: &str| {
         assert!(said.code() == code && said.err.contains(text), "{code}, {text}: {said:?}");
     };
-    refused(&warm(b, &[]), 2, "it is not said what to fetch");
+    refused(&warm(b, &[]), 2, "nothing to fetch is named");
     refused(&warm(b, &["/etc"]), 2, "relative to DIR");
     refused(&warm(b, &["--all", "jax"]), 2, "cannot be used with");
-    refused(&warm(b, &["nothing-*"]), 1, "nothing fits nothing-*");
+    refused(&warm(b, &["nothing-*"]), 1, "nothing matches nothing-*");
     refused(&warm(b, &["absent"]), 1, "absent");
     let site = cluster.site.path();
     let elsewhere = b.command(&["warm", &site.to_string_lossy(), "--all"]);
@@ -118,7 +118,7 @@ fn commands_warm_says_what_it_cannot_do() {
     // Existing files are still fetched.
     let said = with_list("jax/two\nabsent\njax\n\n");
     refused(&said, 1, "2 names are not there");
-    assert!(said.err.contains("absent") && said.err.contains("it is no file"), "{said:?}");
+    assert!(said.err.contains("absent") && said.err.contains("it is not a file"), "{said:?}");
     assert!(is_local(b, "jax/two"));
 }
 
@@ -130,7 +130,7 @@ fn commands_warm_needs_the_store() {
     written(&cluster.a, &cluster.b, &["jax/one"]);
     cluster.store.fail();
     // The first requests notice the outage.
-    eventually(LIMIT_MS, "it is told", || {
+    eventually(LIMIT_MS, "the outage is reported", || {
         let said = warm(&cluster.b, &["--all"]);
         let is_told = said.err.contains("the store") && said.code() == 1;
         if is_told { Ok(()) } else { Err(format!("{said:?}")) }

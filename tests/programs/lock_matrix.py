@@ -45,7 +45,7 @@ def record(file, kind, what, begin, length):
 
 
 class Other:
-    """A process that opens, locks and closes as it is told; one line each way."""
+    """A process that opens, locks and closes on command; one line each way."""
 
     def __init__(self):
         mine, theirs = os.pipe(), os.pipe()

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn each_client_is_told_of_once_with_its_directories() {
+    fn each_client_is_named_once_with_its_directories() {
         let plan = plan("/home/u/caches", "/mnt/cache", TreePath::root());
         let mut clients = Clients::new(&plan);
         let said = clients.seen(&plan, &path("inductor/triton/0/KEY/k.ptx"));
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_of_one_client_is_told_from_what_is_imported() {
+    fn the_directory_of_one_client_is_found_from_what_is_imported() {
         let one = plan("/home/u/.triton/cache", "/mnt/cache/triton", path("triton"));
         let said = Clients::new(&one).seen(&one, &path("triton/KEY/k.ptx"));
         assert!(said[0].text.contains("ln -s /mnt/cache/triton /home/u/.triton/cache`"));

@@ -173,7 +173,7 @@ impl Dir {
             Way::Import => (now.uid, now.gid, now.mode) == (made.uid, made.gid, made.mode),
         };
         if !is_it {
-            let text = "another program has put another directory there meanwhile, or changed it";
+            let text = "another program replaced or changed the directory meanwhile";
             return Err(CopyTrouble::Said(text.to_owned()));
         }
         let (last_access, last_modification) = (self.about.accessed, self.about.modified);

@@ -87,7 +87,7 @@ impl SourceFile {
         let file = from.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).source("open it")?;
         let about = look(&file).source("look at it")?;
         if !about.is_file() {
-            return Err(CopyTrouble::Said("it is no file any more".to_owned()));
+            return Err(CopyTrouble::Said("it is no longer a file".to_owned()));
         }
         Ok(Self { file, about })
     }

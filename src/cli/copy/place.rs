@@ -29,14 +29,14 @@ impl OnMount {
         let mounts = Mounts::read()?;
         let mounted = mounts.holding(dir).ok_or_else(|| {
             unmount::not_mounted(dir).hint(format!(
-                "DIR is the mount point or a directory below it: `hearthfs mount` first, such as at {}",
+                "DIR must be a mount point or a directory below one: run `hearthfs mount` first, such as at {}",
                 dir.display()
             ))
         })?;
         let point = mounted.point.clone();
         let place = place(&mounted.root, dir.strip_prefix(&point).unwrap_or(dir));
         let place = place.ok_or_else(|| {
-            Failure::refused(format!("{} is no path that a mount can have", dir.display()))
+            Failure::refused(format!("{} is not a path that a mount can have", dir.display()))
         })?;
         let asked = point.clone();
         let device = answer(&point, move || {
@@ -48,7 +48,7 @@ impl OnMount {
             Ok(device) => Ok(Self { point, place, device }),
             Err(error) => {
                 Err(Failure::not_mounted(format!("the mount at {}: {error}", point.display()))
-                    .hint("if its daemon is dead, mount again; `hearthfs status` tells"))
+                    .hint("`hearthfs status` shows whether its daemon is dead; if so, mount again"))
             }
         }
     }
@@ -70,7 +70,7 @@ pub(in crate::cli) fn find_directory(around: &Surroundings, typed: &Path) -> Out
         Ok(_) => Err(Failure::refused(format!("{} is not a directory", path.display()))
             .hint("name the directory whose content is to be copied")),
         Err(error) => Err(Failure::refused(format!("{}: {error}", path.display()))
-            .hint("name a directory that is there and that you may read")),
+            .hint("name an existing directory that you may read")),
     }
 }
 
@@ -86,8 +86,8 @@ pub(in crate::cli) fn apart(from: &Path, to: &Path) -> Outcome<()> {
     };
     if is_inside(to, from) || is_inside(from, to) {
         let (from, to) = (from.display(), to.display());
-        return Err(Failure::refused(format!("{from} and {to}: one lies in the other"))
-            .hint("name two directories that are apart"));
+        return Err(Failure::refused(format!("{from} and {to}: one is inside the other"))
+            .hint("name two separate directories"));
     }
     Ok(())
 }

@@ -109,7 +109,7 @@ fn end(way: Way, report: &CopyReport) -> Outcome<()> {
         Way::Import => "imported",
         Way::Export => "exported",
     };
-    let again = "run the same command again to continue: it skips what is there already";
+    let again = "run the same command again to continue: it skips what is already there";
     if let Some(why) = &report.ended {
         return Err(
             Failure::failed(format!("aborted, not everything was {what}: {why}")).hint(again)
@@ -119,7 +119,7 @@ fn end(way: Way, report: &CopyReport) -> Outcome<()> {
         return Ok(());
     }
     let failed = count(report.failed, "file or directory", "files and directories");
-    Err(Failure::failed(format!("{failed} could not be {what}; the others are")).hint(again))
+    Err(Failure::failed(format!("{failed} could not be {what}; the others were")).hint(again))
 }
 
 #[cfg(test)]

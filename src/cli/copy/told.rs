@@ -50,7 +50,7 @@ impl Told {
         let loaded = config::load(flags, around, Some(&on.point))?;
         let why = why.messages.join("; ");
         note(&format!(
-            "warning: the daemon of {} does not tell its profiles ({why}); those of your configuration are used: name its configuration file with --config",
+            "warning: the daemon of {} does not report its profiles ({why}), so those of your configuration are used; name its configuration file with --config",
             on.point.display()
         ));
         Ok(Self { profiles: loaded.settings.profiles, cache_bytes })
@@ -60,7 +60,7 @@ impl Told {
 async fn profiles(client: &mut Client) -> Outcome<Profiles> {
     let all = client.profiles().await?;
     let all: Vec<Profile> = serde_json::from_value(all)
-        .map_err(|error| Failure::failed(format!("they are not understood: {error}")))?;
+        .map_err(|error| Failure::failed(format!("they cannot be understood: {error}")))?;
     Profiles::from_all(all).map_err(|refused| Failure::failed(refused.reason))
 }
 

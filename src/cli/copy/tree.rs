@@ -118,8 +118,8 @@ impl Trees {
         };
         if trees.target.dir.get().is_some_and(|(_, target)| target == source) {
             let (from, to) = (from.display(), to.display());
-            return Err(Failure::refused(format!("{from} and {to} are one directory"))
-                .hint("name two directories that are apart"));
+            return Err(Failure::refused(format!("{from} and {to} are the same directory"))
+                .hint("name two separate directories"));
         }
         let (on_mount, path) = match way {
             Way::Import => (fstat(&trees.target.nearest), to),

@@ -47,7 +47,7 @@ impl CopyTrouble {
             }
             (Errno::ROFS, Side::Target) => "its file system is read-only",
             (Errno::NOSPC | Errno::DQUOT, Side::Target) if is_mount => {
-                "there is no room: `hearthfs status` says what is pending and how large the cache may be"
+                "there is no room: `hearthfs status` shows what is pending and the limit of the cache"
             }
             (Errno::NOSPC | Errno::DQUOT, Side::Target) => "there is no room: name another DEST",
             _ => return None,
@@ -61,8 +61,8 @@ impl fmt::Display for CopyTrouble {
         match self {
             Self::Io(_, doing, error) => write!(f, "{doing}: {error}"),
             Self::Said(text) => f.write_str(text),
-            Self::Came => f.write_str("another program has put a file in the place of the copy meanwhile; run the command again"),
-            Self::Changed => f.write_str("it was changed while it was read"),
+            Self::Came => f.write_str("another program made a file in the place of the copy meanwhile; run the command again"),
+            Self::Changed => f.write_str("it changed while it was read"),
         }
     }
 }

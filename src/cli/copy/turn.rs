@@ -69,7 +69,7 @@ impl ImportTurn {
             }
             if !is_told {
                 note(
-                    "another import of yours is at work on this mount: this one begins when that has ended",
+                    "another import of yours is running on this mount: this one begins when it has ended",
                 );
                 is_told = true;
             }

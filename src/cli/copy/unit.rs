@@ -66,7 +66,7 @@ impl Worker<'_> {
                 Err((path, trouble)) => return self.tally.failed(self.plan.way, &path, &trouble),
             }
         }
-        let text = "it was replaced again and again while it was copied".to_owned();
+        let text = "it was replaced repeatedly while it was copied".to_owned();
         self.tally.failed(self.plan.way, &dir.from(), &CopyTrouble::Said(text));
     }
 

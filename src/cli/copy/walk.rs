@@ -268,7 +268,7 @@ impl Walk {
         let dir = opened.source("open it")?;
         let about = About::of(&fstat(&dir).map_err(io::Error::from).source("look at it")?);
         if self.ground.trees.is_other_root(Side::Source, about.id) {
-            return Err(CopyTrouble::Said("it is the directory that is copied to".to_owned()));
+            return Err(CopyTrouble::Said("it is the target directory".to_owned()));
         }
         Ok((about, DirNames::of(dir).source("list it")?))
     }

@@ -42,7 +42,7 @@ pub(super) enum Compiler {
     },
     /// The Go compiler, whose cache is built in.
     Go,
-    /// A C compiler behind a cache of a few lines of shell, if nothing else is installed.
+    /// A C compiler with a cache of a few lines of shell, if nothing else is installed.
     Cc {
         /// The C compiler.
         compiler: PathBuf,
@@ -58,7 +58,7 @@ impl Compiler {
             Some("go") => Self::go().ok_or_else(|| missing("go")),
             Some("cc") => Self::cc().ok_or_else(|| missing("a C compiler")),
             Some(other) => Err(Failure::refused(format!(
-                "`{other}` is no client that this knows; jax, ccache, go and cc are"
+                "`{other}` is not a known client; use jax, ccache, go or cc"
             ))),
             None => Self::first(stop),
         }
@@ -72,7 +72,7 @@ impl Compiler {
         };
         say(format_args!("JAX cannot be used: {why}"));
         let Some(other) = Self::ccache().or_else(Self::go).or_else(Self::cc) else {
-            return Err(Failure::refused("no compiler is here: neither JAX, nor `go`, nor `cc`")
+            return Err(Failure::refused("no compiler was found: neither JAX, nor `go`, nor `cc`")
                 .hint("install a C compiler, or Python 3.11 or newer with venv and pip"));
         };
         say(format_args!("showing the same with {}", other.name()));
@@ -97,7 +97,7 @@ impl Compiler {
             Self::Jax(_) => "JAX",
             Self::Ccache { .. } => "ccache",
             Self::Go => "Go",
-            Self::Cc { .. } => "a C compiler behind a cache of a few lines of shell",
+            Self::Cc { .. } => "a C compiler with a cache of a few lines of shell",
         }
     }
 

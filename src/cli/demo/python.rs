@@ -38,7 +38,7 @@ pub(super) fn with_jax(stop: &Stop) -> Outcome<PathBuf> {
     }
     let found = find_python(stop)?;
     say(format_args!(
-        "making a Python environment with JAX in {} ({SIZE}); once, later runs use it again",
+        "making a Python environment with JAX in {} ({SIZE}); later runs reuse it",
         dir.display()
     ));
     if dir.exists() {
@@ -128,7 +128,7 @@ fn version(python: &Path, stop: &Stop) -> Outcome<(u32, u32)> {
     let mut numbers = out.split_whitespace().map(str::parse);
     match (numbers.next(), numbers.next()) {
         (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
-        _ => Err(Failure::failed(format!("{} told no version", python.display()))),
+        _ => Err(Failure::failed(format!("{} reported no version", python.display()))),
     }
 }
 

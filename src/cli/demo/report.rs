@@ -103,7 +103,7 @@ pub(super) fn verdict(noun: &str, cold: &ClientRun, warm: &ClientRun) -> DemoVer
         let text = format!("the results differ: {} and {}", cold.answer.trim(), warm.answer.trim());
         (text, false)
     } else if cold.misses == 0 {
-        (format!("node A compiled nothing, so this shows nothing: {} hits", cold.hits), false)
+        (format!("node A compiled nothing, so the demo shows nothing: {} hits", cold.hits), false)
     } else if warm.misses > 0 || all == 0 {
         (format!("node B compiled {} of {all} {noun} itself", warm.misses), false)
     } else {

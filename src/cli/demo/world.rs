@@ -53,7 +53,7 @@ pub(super) fn check_machine() -> Outcome<()> {
     }
     if !is_root() && find_program("fusermount3").is_none() {
         return missing(
-            "a user who is not root needs `fusermount3` to mount; install the package `fuse3`, or run \
+            "a user other than root needs `fusermount3` to mount; install the package `fuse3`, or run \
              this as root",
         );
     }

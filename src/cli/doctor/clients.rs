@@ -55,7 +55,7 @@ pub(super) fn check(
 ) -> Vec<Finding> {
     const NAME: &str = "clients";
     let Some(point) = point else {
-        let why = "there is no mount point that they could lead to";
+        let why = "there is no mount point for the variables to lead to";
         return vec![Finding::skipped(Theme::Clients, NAME, why)];
     };
     let versions = match why_not_run(around, point) {
@@ -75,8 +75,7 @@ pub(super) fn check(
         }
     }
     if !absent.is_empty() {
-        let why =
-            format!("not set here, and no program of theirs was found: {}", absent.join(", "));
+        let why = format!("variables not set here, and programs not found: {}", absent.join(", "));
         all.push(Finding::skipped(Theme::Clients, "other clients", why));
     }
     all
@@ -92,7 +91,7 @@ fn why_not_run(around: &Surroundings, point: &Path) -> Option<String> {
     let by = around.variable("SUDO_UID").filter(|uid| *uid != "0");
     let other = other.or_else(|| by.map(|uid| uid.to_string_lossy().into_owned()))?;
     Some(format!(
-        "root runs no program for user {other}: run `hearthfs doctor` as that user for the versions"
+        "root runs no programs for user {other}; for the versions run `hearthfs doctor` as that user"
     ))
 }
 
@@ -116,9 +115,10 @@ fn client(
     let wanted = point.join(&profile.dir);
     let usual = profile.variables.last().map(String::as_str).unwrap_or_default();
     let Some((variable, value)) = set else {
-        let found = with_version(format!("{usual} is not set, so it caches elsewhere"));
+        let found = with_version(format!("{usual} is not set, so the cache is elsewhere"));
         if said_otherwise(profile, &around.variables) {
-            let found = with_version("the user has set where it caches in another way".to_owned());
+            let found =
+                with_version("the user has set the cache directory in another way".to_owned());
             return Some(Finding::ok(Theme::Clients, &name, found));
         }
         version?;
@@ -132,7 +132,7 @@ fn client(
     let remedy = format!("set {variable}={}", wanted.display());
     let dir = PathBuf::from(value);
     if !dir.is_absolute() {
-        let found = with_version(format!("{shown} is no absolute path"));
+        let found = with_version(format!("{shown} is not an absolute path"));
         return Some(Finding::warning(Theme::Clients, &name, found, remedy));
     }
     let looked = {
@@ -152,25 +152,25 @@ fn client(
     }
     Some(match access {
         _ if !mounted => {
-            let found = with_version(format!("{shown} leads to the mount, which is not there"));
+            let found = with_version(format!("{shown} leads to the mount, but nothing is mounted"));
             Finding::warning(Theme::Clients, &name, found, "mount first")
         }
         Err(rustix::io::Errno::NOENT) if !profile.needs_dir => Finding::ok(
             Theme::Clients,
             &name,
-            with_version(format!("{shown}, which it makes itself")),
+            with_version(format!("{shown}, which the program makes itself")),
         ),
         Err(rustix::io::Errno::NOENT) => Finding::problem(
             Theme::Clients,
             &name,
-            with_version(format!("{shown} is not there, and the program does not make it")),
+            with_version(format!("{shown} does not exist, and the program does not make it")),
             format!("mkdir {}", dir.display()),
         ),
         Err(error) => Finding::warning(
             Theme::Clients,
             &name,
             with_version(format!("{shown} cannot be written by this user: {error}")),
-            "correct mode and owner of the directory, if this user is to add to the cache",
+            "if this user should add to the cache, correct the mode and owner of the directory",
         ),
         Ok(()) => Finding::ok(Theme::Clients, &name, with_version(shown)),
     })
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_told_by_their_clients() {
+    fn packages_are_listed_by_their_clients() {
         let all = packages("jax 0.10.0\ntorch 2.9\nother 1\nbroken\n");
         let texts: Vec<(&str, &str)> =
             all.iter().map(|(profile, text)| (profile.as_str(), text.as_str())).collect();

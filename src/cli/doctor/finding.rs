@@ -101,7 +101,7 @@ impl Finding {
     /// Makes one from a refusal by another command.
     pub(super) fn refused(theme: Theme, name: &str, failure: &Failure) -> Self {
         let remedy = if failure.hints.is_empty() {
-            "correct what is named".to_owned()
+            "correct what the message names".to_owned()
         } else {
             failure.hints.join("; ")
         };

@@ -49,7 +49,7 @@ pub(super) fn check(
 /// Checks the machine for a user of another user's mount.
 pub(super) fn check_for_users() -> Vec<Finding> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
-    let why = "not needed: the mount is another user's";
+    let why = "not checked: the mount is another user's";
     let names = ["fuse device", "fusermount3", "I/O mode", "disk"];
     let skipped = names.map(|name| Finding::skipped(Theme::Machine, name, why));
     std::iter::once(kernel(&release)).chain(skipped).collect()
@@ -80,17 +80,17 @@ fn kernel(release: &str) -> Finding {
     const NAME: &str = "kernel";
     let version = version_of(release);
     let lacks: Vec<&str> = [
-        (RESTARTS, "a restart shows programs the directory below for a moment"),
+        (RESTARTS, "during a restart programs see the directory below for a moment"),
         (PASSTHROUGH, "reads and writes go through the daemon"),
         (ENDS, "some writers that have ended count as killed"),
-        (NAMES, "each name is asked for again every second"),
+        (NAMES, "each name is looked up again every second"),
     ]
     .into_iter()
     .filter_map(|(from, what)| (version < from).then_some(what))
     .collect();
     if version < PASSTHROUGH {
         let (major, minor) = NAMES;
-        let remedy = format!("everything works, with less speed; Linux {major}.{minor} has it all");
+        let remedy = format!("everything works, but slower; Linux {major}.{minor} has all of it");
         return Finding::warning(
             Theme::Machine,
             NAME,
@@ -158,12 +158,16 @@ fn others(conf: &Path, around: &Surroundings, settings: &Settings) -> Option<Fin
     let text = std::fs::read_to_string(conf).unwrap_or_default();
     let allowed = text.lines().any(|line| line.trim() == "user_allow_other");
     Some(if allowed {
-        Finding::ok(Theme::Machine, NAME, format!("{} lets users let others in", conf.display()))
+        Finding::ok(
+            Theme::Machine,
+            NAME,
+            format!("{} allows allow_other for users", conf.display()),
+        )
     } else {
         Finding::problem(
             Theme::Machine,
             NAME,
-            "mount.allow_other is true, and users may not let others in here",
+            "mount.allow_other is true, but users may not use allow_other here",
             format!("add the line user_allow_other to {}, or mount as root", conf.display()),
         )
     })
@@ -178,7 +182,9 @@ fn io_mode(
     const NAME: &str = "I/O mode";
     let why = match status {
         Some(status) if status.io.mode == "passthrough" => None,
-        Some(status) => Some(status.io.reason.clone().unwrap_or_else(|| "not told".to_owned())),
+        Some(status) => {
+            Some(status.io.reason.clone().unwrap_or_else(|| "reason unknown".to_owned()))
+        }
         None => why_ordinary(release, around, settings),
     };
     let tense = if status.is_some() { "the mount has" } else { "a mount would have" };
@@ -191,7 +197,7 @@ fn io_mode(
             Theme::Machine,
             NAME,
             format!("mount.io is \"passthrough\", and {found}"),
-            "set mount.io = \"auto\", or put right what is named",
+            "set mount.io = \"auto\", or correct what the message names",
         ),
         // If root could have passthrough and does not, that is worth checking.
         IoMode::Auto if around.uid == 0 && version_of(release) >= PASSTHROUGH => Finding::warning(
@@ -249,7 +255,9 @@ fn disk(settings: &Settings, status: Option<&Status>) -> Finding {
         None if is_used => Finding::ok(
             Theme::Machine,
             NAME,
-            format!("{shown}: {free_text} free beside what is there; the limit is {limit_text}"),
+            format!(
+                "{shown}: {free_text} free in addition to the cache; the limit is {limit_text}"
+            ),
         ),
         _ if room < limit => {
             let held = held.map(|held| format!("holds {}, ", held.human())).unwrap_or_default();

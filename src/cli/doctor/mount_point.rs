@@ -31,7 +31,8 @@ pub(super) fn check(
 ) -> Vec<Finding> {
     const NAME: &str = "mount point";
     let (Some(point), Some(state)) = (point, state) else {
-        let why = "none is named: name one as DIR, or set mount.directory in the configuration";
+        let why =
+            "no mount point is named: name one as DIR, or set mount.directory in the configuration";
         return vec![Finding::skipped(Theme::Mount, NAME, why)];
     };
     let shown = point.display();
@@ -46,15 +47,15 @@ pub(super) fn check(
         Ok(State::Foreign) => Finding::ok(
             Theme::Mount,
             NAME,
-            format!("{shown} is mounted by another user, whom its daemon answers"),
+            format!(
+                "{shown} is mounted by another user, and its daemon answers only that user and root"
+            ),
         ),
         Ok(State::Stale) => Finding::problem(
             Theme::Mount,
             NAME,
-            format!("{shown} is what a dead daemon has left: every access fails"),
-            format!(
-                "mount again: `hearthfs mount {shown} --background`; what was not remote is kept"
-            ),
+            format!("{shown} is the mount of a dead daemon: every access fails"),
+            format!("mount again: `hearthfs mount {shown} --background`; pending changes are kept"),
         ),
         Err(failure) => Finding::refused(Theme::Mount, NAME, failure),
     });
@@ -94,14 +95,14 @@ fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => {
                 let found = format!("{}: {error}", dir.display());
-                let remedy = "choose a mount point that you may reach";
+                let remedy = "choose a mount point that you can reach";
                 return Finding::problem(Theme::Mount, NAME, found, remedy);
             }
         };
         let (mode, owner, shown) = (about.mode(), about.uid(), dir.display());
         if owner != 0 && owner != uid {
             let found =
-                format!("{shown} belongs to user {owner}, who can put another directory there");
+                format!("{shown} belongs to user {owner}, which can put another directory there");
             let remedy = "choose a mount point below directories of root or of your own";
             return Finding::problem(Theme::Mount, NAME, found, remedy);
         }
@@ -157,7 +158,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
             Theme::Mount,
             "daemon",
             format!("pid {pid} is being started or ended"),
-            "wait for it: `hearthfs status` shows how far it is",
+            "wait for it: `hearthfs status` shows its progress",
         ),
     }];
     if let Some(health) = status.health.as_ref().filter(|health| !health.up) {
@@ -166,7 +167,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
             Theme::Mount,
             "store of the daemon",
             format!("cannot be used for {}: {why}", time(health.since_ms)),
-            "see below; the daemon has its own environment, and asks again by itself",
+            "see below; the daemon has its own environment, and retries by itself",
         ));
     }
     if status.local.disk_full {
@@ -179,7 +180,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
             Theme::Mount,
             "refused contents",
             format!("the store refuses {} contents: {}", aside.contents, aside.why),
-            "they stay on this node; `hearthfs status` tells more",
+            "they stay on this node; `hearthfs status` shows more",
         ));
     }
     if let Some(slowed) = &status.slowed {
@@ -187,7 +188,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
             Theme::Mount,
             "writers",
             format!("{} wait: {} ({})", slowed.writers, slowed.why, left(&status.backlog)),
-            "see what keeps uploads back, or set local.cache_size to more",
+            "find out what delays uploads, or raise local.cache_size",
         ));
     }
     all
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_is_told_with_what_is_wrong() {
+    fn a_daemon_is_reported_with_its_problems() {
         let mut status = Status { version: env!("CARGO_PKG_VERSION").into(), ..Status::default() };
         assert!(daemon(&status).iter().all(|finding| finding.result == Verdict::Ok));
         status.version = "0.0.1".into();

@@ -57,7 +57,7 @@ pub(super) async fn look(settings: &Settings, asking: Asking) -> Vec<Finding> {
         all
     };
     within(ALL_LIMIT, asked).await.unwrap_or_else(|| {
-        let found = format!("{url} has not answered all questions within {ALL_LIMIT:?}");
+        let found = format!("{url} has not answered all requests within {ALL_LIMIT:?}");
         vec![Finding::problem(Theme::Store, "reachable", found, "check endpoint and network")]
     })
 }
@@ -70,7 +70,7 @@ fn of_one(trial: &Trial) -> bool {
 fn unusable(url: &crate::config::RemoteUrl, error: &Error) -> Finding {
     let name = if error.kind() == Kind::Denied { "credentials" } else { "address" };
     let found = format!("{url}: {}", error.chain());
-    Finding::problem(Theme::Store, name, found, "correct what is named, and try again")
+    Finding::problem(Theme::Store, name, found, "correct what the message names, and try again")
 }
 
 /// Reports the first request: whether anything answers, with which credentials, and in which region.
@@ -87,7 +87,7 @@ fn reached(settings: &Settings, access: &Access) -> Vec<Finding> {
         Some(Obstacle::Silent) if is_dir => {
             return vec![problem(
                 "reachable",
-                "check that the file system is mounted and its server up",
+                "check that the file system is mounted and its server is up",
             )];
         }
         Some(Obstacle::Silent) => {
@@ -137,11 +137,11 @@ fn region(settings: &Settings, access: &Access) -> Option<Finding> {
         Some(told) if *told != asked => Finding::problem(
             Theme::Store,
             NAME,
-            format!("the bucket is in {told}, and is asked for in {asked}"),
+            format!("the bucket is in {told}, but is requested in {asked}"),
             format!("set remote.region = \"{told}\""),
         ),
         Some(told) => Finding::ok(Theme::Store, NAME, format!("{told}, as the store says")),
-        None => Finding::ok(Theme::Store, NAME, format!("{asked}; the store names none")),
+        None => Finding::ok(Theme::Store, NAME, format!("{asked}; the store reports none")),
     })
 }
 
@@ -156,7 +156,7 @@ fn rights(settings: &Settings, asking: Asking, access: &Access) -> Vec<Finding> 
     let probe = format!(
         "object {}, {}",
         access.probe,
-        if access.left { "which is left" } else { "deleted again" }
+        if access.left { "which is not deleted" } else { "deleted again" }
     );
     let steps = [
         ("list", &access.list, "the log was listed".to_owned()),
@@ -167,7 +167,7 @@ fn rights(settings: &Settings, asking: Asking, access: &Access) -> Vec<Finding> 
             if matches!(access.put, Step::Done) {
                 "what was written was read".to_owned()
             } else {
-                "hearthfs.json was asked for".to_owned()
+                "hearthfs.json was requested".to_owned()
             },
         ),
         ("delete", &access.delete, "the written object was deleted".to_owned()),
@@ -230,7 +230,7 @@ fn remedy_of(settings: &Settings, right: &str) -> String {
 fn clock(settings: &Settings, access: &Access) -> Finding {
     const NAME: &str = "clock";
     let Some(ahead_ms) = access.ahead_ms else {
-        let why = "the store has not told its time";
+        let why = "the store has not sent its time";
         return Finding::skipped(Theme::Store, NAME, why);
     };
     let off_ms = ahead_ms.unsigned_abs();
@@ -240,7 +240,7 @@ fn clock(settings: &Settings, access: &Access) -> Finding {
     let signed = settings.remote.url.as_ref().is_some_and(|url| url.directory().is_none());
     match off_ms {
         0..CLOCK_WARN_MS => {
-            Finding::ok(Theme::Store, NAME, "this machine and the store agree to a minute")
+            Finding::ok(Theme::Store, NAME, "this machine and the store agree within a minute")
         }
         CLOCK_BAD_MS.. if signed => {
             let found = format!("{said}; at 15 minutes a cloud refuses every request");
@@ -265,7 +265,7 @@ fn identity(settings: &Settings, checked: Result<(), Error>) -> Finding {
         Err(error) if error.kind() == Kind::NotFound => Finding::problem(
             Theme::Store,
             NAME,
-            "there is no store, and this mount may not make one",
+            "there is no store, and this mount does not make one",
             "correct the address, or make the store with `hearthfs init`",
         ),
         Err(error) => Finding::problem(
@@ -287,7 +287,7 @@ fn expiry(settings: &Settings, declared: daemon::Declared) -> Finding {
             Theme::Store,
             NAME,
             text,
-            "set expiry.age to what the store declares, or declare the other",
+            "set expiry.age to what the store declares, or declare the other expiry",
         ),
     }
 }
@@ -305,7 +305,7 @@ async fn rules(settings: &Settings) -> Option<Finding> {
             Theme::Store,
             NAME,
             format!("the rules of the bucket cannot be read: {}", error.chain()),
-            "allow reading them (docs/operations.md names the right), or let an operator run `hearthfs lifecycle verify`",
+            "grant the right to read them (docs/operations.md names it), or let an operator run `hearthfs lifecycle verify`",
         ),
     })
 }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_told_one_by_one() {
+    fn rights_are_reported_one_by_one() {
         let mut settings = settings("s3://bucket/x");
         let access = Access {
             list: Step::Done,

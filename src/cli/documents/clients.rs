@@ -10,28 +10,28 @@ use crate::namespace::{
 const HEAD: &str = "\
 # hearthfs: clients
 
-Made of `src/namespace/profiles.toml`; `hearthfs profiles NAME` prints the same of what is in effect on this machine,
-with what `[profiles.NAME]` of the configuration adds.
+Made from `src/namespace/profiles.toml`. `hearthfs profiles NAME` prints the same for the profile in effect on this machine,
+with the additions of `[profiles.NAME]` of the configuration.
 
 `hearthfs run -- COMMAND` sets the variables below for one command, `systemd/hearthfs.sh` for logins and
-`systemd/hearthfs-clients.conf` for units. Whatever the user has set stays. MOUNT is the mount point. Logins and units get only what works
-when they begin: the directory has to be there and writable on a mount that answers.
+`systemd/hearthfs-clients.conf` for units. Variables that the user has set stay. MOUNT is the mount point. Logins and units get only what works
+when they begin: the directory must exist and be writable, on a mount that answers.
 
 **Mount at the same path on all nodes.** Triton and TorchInductor keep absolute paths in their entries, and JAX hashes
-the path of its cache directory into every key. Nodes that mount elsewhere share nothing of these.
+the path of its cache directory into every key. Nodes with another mount point share none of these entries.
 
-**A rename out of or into the mount fails with EXDEV**, as between any two file systems. A client that writes its
+**A rename into or out of the mount fails with EXDEV**, as between any two file systems. A client that writes its
 temporary files elsewhere needs `TMPDIR` on the mount.
 
-**`hearthfs import`** takes an existing cache directory in. Where it says below what has to be so for its entries to be found, OLD is the directory
-that they were made in, and NEW the one that they were imported into.
+**`hearthfs import`** copies an existing cache directory to the mount. In the conditions below under which entries are found, OLD is the directory
+in which they were made, and NEW the one into which they were imported.
 ";
 
 const KINDS: &str = "\
 ## What the kinds mean
 
-A name that no rule fits is an ordinary file: it is shared, whole, when it is closed. The names of a rule are known in the
-directory of their client only.
+A name that matches no rule is an ordinary file: it is shared as a whole when it is closed. The names of a rule are known only in the
+directory of their client.
 
 | kind | meaning |
 |---|---|
@@ -40,8 +40,8 @@ directory of their client only.
 const ADDING: &str = "
 ## Adding to it
 
-The configuration adds clients, directories and rules, and replaces the rest; `hearthfs config check` refuses what
-cannot be. Its rules go before those that come with hearthfs, and the first that fits counts.
+The configuration adds clients, directories and rules, and replaces the rest; `hearthfs config check` refuses invalid
+settings. Its rules come before those of hearthfs, and the first rule that matches applies.
 
 ```toml
 [profiles.ccache]
@@ -53,14 +53,14 @@ title = \"My compiler\"
 variables = [\"MY_CACHE_DIR\"]   # `hearthfs run` sets it to MOUNT/mine
 dir = \"mine\"
 rules = [{ names = [\"*.part\"], kind = \"temporary\", what = \"entries that are being written\" }]
-program = [\"{stem}-{hex}.o\"]   # {stem} is the program, whatever its key: for `hearthfs explain`
-entries = [\"*.o\"]             # what it opens once for each hit, and writes once for each miss: for its figures
+program = [\"{stem}-{hex}.o\"]   # {stem} is the program, for any key: for `hearthfs explain`
+entries = [\"*.o\"]             # what it opens once per hit and writes once per miss: for its figures
 
 [profiles.go]
-enabled = false                # no variable is set, and its names mean nothing
+enabled = false                # no variable is set, and its names have no meaning
 ```
 
-The words, and the form of patterns, are at the head of
+The words and the form of patterns are explained at the head of
 [`src/namespace/profiles.toml`](../src/namespace/profiles.toml).
 ";
 
@@ -202,16 +202,16 @@ fn goes(rule: &Rule) -> String {
 
 /// The login snippet's requests to the mount. If the first or the last answer is late, the login
 /// continues without the mount.
-const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, as far as they work at this moment: copy to /etc/profile.d/ and
-# set the mount point, a path without blanks. For sh, bash and zsh. What a user has set stays, and where something is
-# not mounted, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
-# Made of src/namespace/profiles.toml.
+const LOGIN_HEAD: &str = r#"# Points the compile caches of logins at the mount, if it works at this moment: copy to /etc/profile.d/ and
+# set the mount point, a path without blanks. For sh, bash and zsh. Variables that a user has set stay. If the mount is
+# missing, does not answer or cannot be written, nothing is set. `hearthfs run` does the same for one command.
+# Made from src/namespace/profiles.toml.
 
 _hearthfs=/mnt/cache
 
-# The directories that this user can write. A process that asks a mount whose daemon hangs may not even die of
-# SIGKILL, so nothing here waits for the one that asks, only for what it says: first that the mount answers at all
-# (`stat -f`, which the kernel never answers from memory), then the rest, for which the store may have to be asked.
+# The directories that this user can write. If the daemon hangs, even SIGKILL may not end a process that accesses the
+# mount. So nothing here waits for that process, only for its output: first that the mount answers at all (`stat -f`,
+# which the kernel never answers from memory), then the rest, which may need requests to the store.
 # In parentheses, because zsh waits for the background processes of a group in braces.
 _hearthfs_dirs=$(
     (
@@ -291,20 +291,20 @@ fn export(profile: &Profile) -> String {
 /// The drop-in for units; VARIABLES stands for the names that it passes on. The file that the
 /// service manager reads belongs to root: the manager reads it again for each command of the unit,
 /// also for those that run as root.
-const UNIT: &str = r#"# Points the compile caches of another unit at the mount, as far as they work when the unit starts: copy to
-# /etc/systemd/system/UNIT.service.d/, and set the instance. It asks as the user of the unit, through the snippet for
-# logins, which has to be in /etc/profile.d/ with the mount point. What the unit itself sets stays. Where nothing is
-# mounted, or the mount does not answer, the unit starts without; a daemon that fails stops no unit.
+const UNIT: &str = r#"# Points the compile caches of another unit at the mount, if it works when the unit starts: copy to
+# /etc/systemd/system/UNIT.service.d/, and set the instance. It checks as the user of the unit, with the snippet for
+# logins, which must be in /etc/profile.d/ with the mount point. Variables that the unit itself sets stay. If nothing is
+# mounted, or the mount does not answer, the unit starts without the cache. A daemon that fails stops no unit.
 
 [Unit]
 Wants=hearthfs@cluster.service
 After=hearthfs@cluster.service
 
 [Service]
-# Goes when the unit stops, so that no later start finds what worked once. The file of the first `env` may hold secrets.
+# Removed when the unit stops, so that no later start uses an old result. The file of the first `env` may hold secrets.
 RuntimeDirectory=hearthfs-%n
 ExecStartPre=-/bin/sh -c 'umask 077; cd "$$0" || exit; env >before; . /etc/profile.d/hearthfs.sh; env | grep -vxFf before >env; rm before' %t/hearthfs-%n
-# The user of the unit can write what it likes there. As root, nothing is handed on but these variables, with plain paths.
+# The user of the unit can write anything there. As root, only these variables are passed on, with plain paths.
 ExecStartPre=-+/bin/sh -c 'umask 022; mkdir -p "$$0"; rm -f "$$0/$$1"; timeout 2 grep -xE "(VARIABLES)=[A-Za-z0-9/._:-]+" "$$2/env" | head -c 8192 >"$$0/$$1"' %t/hearthfs-clients %n %t/hearthfs-%n
 EnvironmentFile=-%t/hearthfs-clients/%n
 ExecStopPost=-+/bin/rm -f %t/hearthfs-clients/%n

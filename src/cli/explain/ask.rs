@@ -63,7 +63,7 @@ impl MountPath {
         };
         let mounted = mounts.holding(&real).ok_or_else(|| unmount::not_mounted(&real))?;
         let mut below = TreePath::root();
-        let no_path = || Failure::refused(format!("{shown} is no path that a mount can have"));
+        let no_path = || Failure::refused(format!("{shown} is not a path that a mount can have"));
         for name in real.strip_prefix(&mounted.point).unwrap_or(Path::new("")) {
             below = below.join(name.as_bytes()).map_err(|_| no_path())?;
         }
@@ -74,7 +74,7 @@ impl MountPath {
             }
             let refused = |why: &str| Failure::refused(format!("{shown}: {why}"));
             let name = typed_name(name.as_bytes()).map_err(|why| refused(&why))?;
-            let name = name.ok_or_else(|| refused("one path is wanted, and no pattern"))?;
+            let name = name.ok_or_else(|| refused("expected one path, not a pattern"))?;
             below = below.join(&name).map_err(|_| no_path())?;
         }
         Ok(Self { point: mounted.point.clone(), owner: mounted.owner, below })
@@ -115,13 +115,13 @@ async fn daemon(around: &Surroundings, place: &MountPath) -> Option<Client> {
 }
 
 fn older() -> Failure {
-    Failure::failed("the mount does not explain: its daemon is of an older version, or mount.xattrs is off")
-        .hint("upgrade the daemon and mount again; until then its log says more: --log-level info,hearthfs::fs=debug")
+    Failure::failed("the mount explains nothing: its daemon has an older version, or mount.xattrs is off")
+        .hint("upgrade the daemon and mount again; until then its log shows more: --log-level info,hearthfs::fs=debug")
 }
 
 fn read<T: DeserializeOwned>(told: serde_json::Value) -> Outcome<T> {
     serde_json::from_value(told).map_err(|error| {
-        Failure::failed(format!("the daemon answers what is not understood: {error}"))
+        Failure::failed(format!("the answer of the daemon cannot be understood: {error}"))
     })
 }
 
@@ -209,9 +209,8 @@ pub(super) fn misses(around: &Surroundings, place: &MountPath, whose: &Whose) ->
         None => MISSES_NAME.to_owned(),
     };
     if attribute.len() > XATTR_NAME_BYTES_MAX || attribute.contains('\0') {
-        return Err(
-            Failure::refused("that is no name of a client").hint("`hearthfs profiles` lists them")
-        );
+        return Err(Failure::refused("this is not the name of a client")
+            .hint("`hearthfs profiles` lists them"));
     }
     let point = place.point.clone();
     let asked = answer(&place.point, move || {
@@ -224,7 +223,7 @@ pub(super) fn misses(around: &Surroundings, place: &MountPath, whose: &Whose) ->
         Err(error) => {
             let shown = printed(place.point.as_os_str().as_bytes());
             return Err(Failure::failed(format!("{shown}: {error}"))
-                .hint("the root of the mount has to be readable for this"));
+                .hint("this needs a readable root of the mount"));
         }
     };
     if let Some(uid) = whose.uid {

@@ -43,34 +43,34 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
     match reason {
         Reason::There => (
             "it is there",
-            "nothing is to be done; a program that misses it asks for another name: `hearthfs explain --last`",
+            "nothing to do; a program that misses it asks for another name: `hearthfs explain --last`",
         ),
         Reason::Writing => (
-            "a program of this node is writing it, and it is published when that closes it",
+            "a program on this node is writing it, and it is published when the program closes it",
             "wait for the writer; if it is killed, nothing is published",
         ),
         Reason::Never => (
             "no node had published it",
-            "the program makes it now, and then all nodes have it; if another node has made it before, see there with \
+            "the program makes it now, and then all nodes have it; if another node made it before, check on that node with \
              `hearthfs explain` and `hearthfs status` whether it is remote",
         ),
         Reason::Unsure => (
-            "this node did not know it, and could not read the log of the store, so another node may have it",
+            "this node did not know it and could not read the log of the store, so another node may have it",
             "`hearthfs doctor` says what is wrong with the store",
         ),
         Reason::Late => (
             "it had not arrived on this node when it was asked for",
-            "ask again; what others publish comes within remote.freshness after it is remote, and it is remote after \
+            "try again; an entry of another node arrives within remote.freshness after it is remote, and it is remote after \
              writeback.delay and the upload",
         ),
         Reason::Removed => (
             "it was removed or renamed",
-            "the next program that makes it brings it back; to find out what removes it, look on that node for `rm`, for \
-             limits of the client's own size, and for its clean-up",
+            "the next program that needs it makes it again; to find out what removes it, look on that node for `rm`, for \
+             a size limit of the client, and for its clean-up",
         ),
         Reason::Expired => (
-            "it is past its age: it was not opened in the second half of that",
-            "set expiry.age to more, and expiry.renew_on_use = true; the next program that makes it brings it back",
+            "it is past its age: it was not opened in the second half of expiry.age",
+            "raise expiry.age, and set expiry.renew_on_use = true; the next program that needs it makes it again",
         ),
         Reason::StoreDown => (
             "its bytes are not on this node (never fetched, or evicted), and the store cannot be used",
@@ -78,24 +78,24 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
         ),
         Reason::NoRoom => (
             "its bytes are in the store only, and this node has no room for them",
-            "make room on the disk of the cache directory, or set local.cache_size to less than it has",
+            "make room on the disk of the cache directory, or set local.cache_size to less than the space of the disk",
         ),
         Reason::Damaged => (
             "its bytes in the store are damaged or missing",
-            "the next program that makes it stores it again; if there are many, look for a rule that deletes too early: \
+            "the next program that needs it makes and stores it again; if there are many, look for a rule that deletes too early: \
              `hearthfs lifecycle verify`",
         ),
         Reason::Evicted => (
-            "its bytes were on this node only, and are not any more",
-            "set local.cache_size to more, or name a store with remote.url",
+            "its bytes were only on this node, and are no longer there",
+            "raise local.cache_size, or name a store with remote.url",
         ),
         Reason::Incomplete => (
-            "it belongs to a unit with files that are missing or cannot be fetched, and a unit appears only as a whole",
-            "the next program that makes the unit brings it back; `hearthfs rm` of its directory clears what is left",
+            "it belongs to a unit with files that are missing or cannot be fetched, and a unit appears only when it is complete",
+            "the next program that needs the unit makes it again; `hearthfs rm` of its directory removes the rest",
         ),
         Reason::NodeLocal => (
-            "what has this name never leaves the node that writes it, as the profile of its client says",
-            "nothing is to be done; `hearthfs profiles NAME` shows the rules",
+            "files of this name never leave the node that writes them, according to the profile of the client",
+            "nothing to do; `hearthfs profiles NAME` shows the rules",
         ),
         Reason::NoDirectory => {
             ("a file is in the place of a directory above it", "remove or rename that file")
@@ -105,8 +105,8 @@ pub(super) fn then(reason: Reason) -> (&'static str, &'static str) {
             "ask its owner for the right; `hearthfs stat` shows owner and mode",
         ),
         Reason::Unknown => (
-            "for a reason that the daemon did not know, or this version of the program does not",
-            "run the same version of both: `hearthfs doctor` compares them",
+            "the reason is unknown to the daemon or to this version of the program",
+            "run the same version of both; `hearthfs doctor` compares them",
         ),
     }
 }
@@ -123,7 +123,7 @@ pub(super) fn now(explained: &Explained, path: &Path, of: Option<&Path>, similar
                     "it is there{}, and not remote yet, so other nodes miss it",
                     by(explained)
                 );
-                "`hearthfs status` says what keeps it back, and `hearthfs drain` waits for it"
+                "`hearthfs status` shows what delays it, and `hearthfs drain` waits for it"
                     .clone_into(&mut remedy);
             } else {
                 why = format!("it is there{}", by(explained));
@@ -141,7 +141,7 @@ pub(super) fn now(explained: &Explained, path: &Path, of: Option<&Path>, similar
         }
         Reason::Expired => why = format!("{why}; it was written{}", by(explained)),
         Reason::Never => {
-            "no node has published it, as far as the whole log says".clone_into(&mut why);
+            "no node has published it, according to the whole log".clone_into(&mut why);
             if !explained.shared {
                 "it is not known here: never made, or removed and forgotten".clone_into(&mut why);
             }
@@ -185,7 +185,7 @@ fn quick(explained: &Explained) -> Option<String> {
     let profile = profiles.get(explained.client.as_deref()?)?;
     let (name, value) = profile.short_compiles.first_key_value()?;
     Some(format!(
-        "the program makes it now; {} keeps nothing that compiles quickly unless {name}={value} or \
+        "the program makes it now; {} does not keep programs that compile quickly unless {name}={value} or \
          run.cache_short_compiles is set",
         profile.title
     ))
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn who_and_when_is_told() {
+    fn the_answer_names_node_and_time() {
         let path = Path::new("/m/jax/x");
         let removed = now(&of(Reason::Removed), path, Some(Path::new("/m/jax")), 0);
         assert_eq!(
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_is_told_with_what_to_compare() {
+    fn for_another_key_the_remedy_names_what_to_compare() {
         let mut never = of(Reason::Never);
         never.client = Some("jax".into());
         let path = Path::new("/m/jax/x");

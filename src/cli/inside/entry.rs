@@ -34,7 +34,7 @@ impl Silence {
     fn note(&self) {
         if !self.0.replace(true) {
             note(
-                "note: the mount tells no more than sizes and times: its daemon is of an older version, or mount.xattrs is off",
+                "note: the mount reports only sizes and times: its daemon has an older version, or mount.xattrs is off",
             );
         }
     }

@@ -98,12 +98,12 @@ impl Query {
             let text = printed(typed.as_os_str().as_bytes());
             let wrong = |why: String| {
                 Failure::refused(format!("{text}: {why}"))
-                    .hint("`hearthfs ls --help` says what a GLOB is")
+                    .hint("`hearthfs ls --help` explains GLOBs")
             };
             if mounts.holding(&arg.lead).map(|mounted| &mounted.point) != Some(&on.point) {
                 let point = printed(on.point.as_os_str().as_bytes());
                 return Err(Failure::refused(format!("{text} is not on the mount {point}"))
-                    .hint("name what lies on one mount at a time"));
+                    .hint("name paths on one mount at a time"));
             }
             let (glob, is_one) = pattern(&on.point, arg, whole).map_err(wrong)?;
             globs.push(glob);
@@ -158,7 +158,8 @@ pub(in crate::cli) fn one(around: &Surroundings, typed: &Path) -> Outcome<Named>
             Failure::refused(format!("{text}: {why}")).hint("`hearthfs ls` takes a GLOB")
         };
         let name = typed_name(name.as_bytes()).map_err(|why| refused(&why))?;
-        let name = name.ok_or_else(|| refused("there is no such name, and one path is wanted"))?;
+        let name =
+            name.ok_or_else(|| refused("there is no such name, and one path is expected"))?;
         below.push(OsString::from_vec(name));
     }
     let mut dir = open_root(&on)?;
@@ -185,7 +186,7 @@ pub(in crate::cli) fn usual_dir(around: &Surroundings) -> Outcome<PathBuf> {
     }
     match mounts.ours()[..] {
         [one] => Ok(one.point.clone()),
-        [] => Err(Failure::not_mounted("nothing is mounted").hint("`hearthfs mount` first")),
+        [] => Err(Failure::not_mounted("nothing is mounted").hint("run `hearthfs mount` first")),
         _ => Err(Failure::refused("there are several mounts")
             .hint("name one, or a path on it; `hearthfs status` lists them")),
     }
@@ -264,7 +265,7 @@ fn pattern(point: &Path, arg: &Arg, whole: Whole) -> Result<(Glob, bool), String
         Whole::Listed if is_dir => glob.push_any().map(|()| (glob, false)),
         Whole::Below if is_dir => glob.push_all_below().map(|()| (glob, false)),
         _ if below.as_os_str().is_empty() && arg.rest.is_empty() => {
-            Err("it is the mount itself; `**` behind it stands for all that is on it".to_owned())
+            Err("it is the mount itself; append `**` for everything on it".to_owned())
         }
         _ => Ok((glob, is_one)),
     }

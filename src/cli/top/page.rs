@@ -195,7 +195,7 @@ fn summary(rates: &Rates) -> Vec<PageLine> {
 fn tables(rates: &Rates, columns: usize) -> Vec<PageLine> {
     let mut rows = vec![blank()];
     let (Some(clients), Some(busiest)) = (&rates.clients, &rates.busiest) else {
-        let text = "clients and entries are not told: the daemon is of an older version";
+        let text = "no clients and entries: the daemon has an older version";
         rows.push(PageLine { name: "note", text: text.to_owned(), tone: Tone::Plain });
         return rows;
     };

@@ -60,7 +60,7 @@ fn each(mut check: impl FnMut(OpenRequest, Is, NameHas, OpenPlan)) {
 }
 
 #[test]
-fn no_caller_is_told_twice_to_look_again() {
+fn no_caller_gets_look_again_twice() {
     each(|asked, is, name, plan| {
         assert!(!(asked.last && plan == OpenPlan::LookAgain), "{asked:?} {is:?} {name:?}");
     });

@@ -89,7 +89,7 @@ fn those_that_wait_are_served_in_their_order() {
 }
 
 #[test]
-fn who_shares_passes_who_wants_it_alone() {
+fn shared_requests_pass_a_waiting_exclusive_one() {
     let mut locks = four();
     done(&mut locks, A, Shared);
     let mut alone = waits(&mut locks, B, Exclusive);

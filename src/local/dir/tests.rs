@@ -11,7 +11,7 @@ fn refusal(root: &Path) -> Error {
 }
 
 #[test]
-fn a_second_daemon_is_refused_and_told_of_the_first() {
+fn a_second_daemon_is_refused_and_the_first_is_named() {
     let root = tempfile::tempdir().unwrap();
     let dir = CacheDir::open(root.path()).unwrap();
     dir.set_holder("/mnt/cache").unwrap();

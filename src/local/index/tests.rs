@@ -196,7 +196,7 @@ fn p9_self_healing_the_index_is_deleted_under_load() {
         if index.generation() == before {
             index.flush();
         }
-        assert!(index.generation() > before, "round {round}: the owner is told");
+        assert!(index.generation() > before, "round {round}: the owner is notified");
         if round == 0 {
             continue;
         }
@@ -356,7 +356,7 @@ fn p9_self_healing_a_damaged_base_is_begun_again() {
         let loaded = index.load();
         assert!(registers(&loaded).is_empty() && loaded.seen.is_empty(), "spoiled: {spoil}");
         assert!(loaded.seals.is_empty() && loaded.fold.locations().count() == 0);
-        assert!(index.generation() > before, "spoiled: {spoil}: the owner is told");
+        assert!(index.generation() > before, "spoiled: {spoil}: the owner is notified");
     }
 }
 
@@ -373,7 +373,7 @@ fn p9_self_healing_the_base_is_deleted_under_load() {
     let before = index.generation();
     fill(&index, 0, 100, 2);
     index.flush();
-    assert!(index.generation() > before, "the owner is told");
+    assert!(index.generation() > before, "the owner is notified");
     refill(&index, 3000, 3);
     index.flush();
     drop(index);

@@ -64,7 +64,9 @@ impl NamePattern {
                     let word = &rest[1..end];
                     if word == "stem" {
                         if !tokens.is_empty() || !literal.is_empty() {
-                            return Err("`{stem}` stands at the beginning of a name only".into());
+                            return Err(
+                                "`{stem}` is only possible at the beginning of a name".into()
+                            );
                         }
                         has_stem = true;
                     }
@@ -169,9 +171,8 @@ fn flush(literal: &mut Vec<u8>, tokens: &mut Vec<Token>) {
 }
 
 fn braced(word: &str) -> Result<Token, String> {
-    let bad = || {
-        format!("`{{{word}}}` means nothing; there are {{stem}}, {{num}}, {{hex}} and {{hex64}}")
-    };
+    let bad =
+        || format!("`{{{word}}}` is unknown; there are {{stem}}, {{num}}, {{hex}} and {{hex64}}");
     if word == "stem" {
         return Ok(Token::Any);
     }
@@ -225,10 +226,10 @@ impl Pattern {
         for part in parts {
             match NamePattern::parse(part) {
                 _ if part == "**" => {
-                    return fail("`**` stands at its beginning or end only".into());
+                    return fail("`**` is only possible at its beginning or end".into());
                 }
                 _ if matches!(part, "." | "..") => {
-                    return fail(format!("`{part}` is no name"));
+                    return fail(format!("`{part}` is not a name"));
                 }
                 Ok(name) => names.push(name),
                 Err(reason) => return fail(reason),
@@ -484,7 +485,7 @@ mod tests {
             ("", "empty"),
             ("/a", "empty"),
             ("a/**/b", "beginning or end"),
-            ("../a", "no name"),
+            ("../a", "not a name"),
             ("{nmu}", "{num}"),
             ("{hex0}", "{hex64}"),
             ("a{", "no `}`"),

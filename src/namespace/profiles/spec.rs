@@ -151,28 +151,28 @@ impl RuleKind {
     /// Describes what it means for users of the mount.
     pub fn meaning(self) -> &'static str {
         match self {
-            Self::Ordinary => "a file as any other, whatever the rules after this one say",
+            Self::Ordinary => "an ordinary file, regardless of the rules after this one",
             Self::Temporary => {
-                "never leaves its node, and is in no other node's listing, however long its writer lives"
+                "never leaves its node, and is in no listing of another node, however long its writer lives"
             }
             Self::NodeLocal => {
                 "belongs to the node (statistics, `flock` files, heartbeats): kept across restarts, never uploaded"
             }
             Self::Touched => {
-                "changes on each hit: at once on this node, gathered for the others, never an upload of its own"
+                "changes on each hit: at once on this node, gathered for the others, never a separate upload"
             }
             Self::WriteOnce => {
-                "a version that exists is not replaced by one of the same name that was begun before it arrived; \
+                "an existing version is not replaced by one of the same name that was begun before it arrived; \
                  the loser's `close()` succeeds"
             }
             Self::Unit => {
-                "files that only make sense together: they arrive together or not at all, and are never of two writers"
+                "files that only make sense together: they arrive together or not at all, and never come from two writers"
             }
             Self::Check => {
-                "tested for completeness when it is published: what fails stays on its writer's node, with one warning"
+                "tested for completeness when it is published: a file that fails stays on its writer's node, with one warning"
             }
             Self::Lock => {
-                "locks by being there: of one node if what it guards belongs to the node, else of all nodes"
+                "locks while it exists: on one node if what it guards belongs to the node, else on all nodes"
             }
         }
     }
@@ -259,7 +259,7 @@ impl Profile {
         let names = names.chain(self.unless.iter().map(|unless| &unless.variable));
         let mut names = names.chain(self.settings.keys()).chain(self.short_compiles.keys());
         if let Some(bad) = names.find(|name| name.is_empty() || name.contains(['=', '\0', ' '])) {
-            return Err(Refused::of(format!("{bad:?} is no name of a variable")));
+            return Err(Refused::of(format!("{bad:?} is not a name for a variable")));
         }
         if self.dir.is_empty() {
             if !self.variables.is_empty() {
@@ -270,7 +270,7 @@ impl Profile {
             let has_names = !self.rules.is_empty() || !self.entries.is_empty();
             if has_names && self.also.is_empty() {
                 return Err(Refused::of(
-                    "its rules hold nowhere: set `dir` or `also`, below the mount",
+                    "its rules apply nowhere: set `dir` or `also`, below the mount",
                 ));
             }
         }
@@ -286,7 +286,7 @@ impl Profile {
         if !self.dir.is_empty() {
             if self.dir.contains(['*', '?', '{']) {
                 return Err(Refused::of(format!(
-                    "dir = {:?} is one directory: no pattern",
+                    "dir = {:?} must be one directory, not a pattern",
                     self.dir
                 )));
             }
@@ -297,7 +297,7 @@ impl Profile {
             let everywhere = root.is_anywhere() && root.depth() == 0;
             if (root.reaches_below() && !everywhere) || root.has_stem() {
                 let reason = format!(
-                    "{:?} is to be a directory: neither `/**` at its end nor `{{stem}}`",
+                    "{:?} must be a directory, without `/**` at its end and without `{{stem}}`",
                     root.text()
                 );
                 return Err(Refused::of(reason));
@@ -312,9 +312,9 @@ fn check_program(pattern: &Pattern) -> Result<(), Refused> {
     let text = pattern.text();
     let reason = match () {
         () if text.matches("{stem}").count() != 1 => {
-            "one name of it, and no other, begins with `{stem}`"
+            "exactly one of its names must begin with `{stem}`"
         }
-        () if !pattern.has_one_depth() => "`**` has no place in it: a search would have no end",
+        () if !pattern.has_one_depth() => "`**` is not possible: a search would have no end",
         () => return Ok(()),
     };
     Err(Refused::of(format!("the pattern {text:?} of `program`: {reason}")))
@@ -340,7 +340,7 @@ impl Rule {
             ("changes", self.changes.is_some(), RuleKind::Touched),
         ] {
             if is_set && self.kind != of {
-                return refuse(format!("`{key}` belongs to the kind {:?} only", of.word()));
+                return refuse(format!("`{key}` is only possible with the kind {:?}", of.word()));
             }
         }
         let missing = match self.kind {
@@ -351,7 +351,7 @@ impl Rule {
             RuleKind::Touched if self.changes.is_none() => "`changes`: \"times\" or \"content\"",
             RuleKind::Unit => return self.check_unit().or_else(refuse),
             _ if self.names.iter().any(Pattern::has_stem) => {
-                return refuse("`{stem}` belongs to the kind \"unit\" only".into());
+                return refuse("`{stem}` is only possible with the kind \"unit\"".into());
             }
             _ => return Ok(()),
         };
@@ -363,18 +363,18 @@ impl Rule {
         let stems: Vec<bool> = self.names.iter().chain(roles).map(Pattern::has_stem).collect();
         if stems.contains(&true) {
             if stems.contains(&false) {
-                return Err("either all of its patterns hold `{stem}` or none does".into());
+                return Err("either all of its patterns must contain `{stem}`, or none".into());
             }
             if self.names.iter().any(|pattern| pattern.depth() != 1 || pattern.is_anywhere()) {
-                return Err("a pattern with `{stem}` is one name".into());
+                return Err("a pattern with `{stem}` must be one name".into());
             }
         } else if self.inside.is_none() {
             return Err("it needs `in`, the directory of one unit, or `{stem}` in its names".into());
         }
         match &self.inside {
-            Some(dir) if dir.is_anywhere() || dir.reaches_below() || dir.has_stem() => {
-                Err(format!("in = {:?} is to be one directory: no `**`, no `{{stem}}`", dir.text()))
-            }
+            Some(dir) if dir.is_anywhere() || dir.reaches_below() || dir.has_stem() => Err(
+                format!("in = {:?} must be one directory, without `**` and `{{stem}}`", dir.text()),
+            ),
             _ => Ok(()),
         }
     }

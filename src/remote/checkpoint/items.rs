@@ -314,7 +314,7 @@ impl Decoder {
         Some((path, register, location))
     }
 
-    #[expect(clippy::option_option, reason = "what cannot be is told from what is not there")]
+    #[expect(clippy::option_option, reason = "an invalid value differs from a missing one")]
     fn stamp_if(&mut self, items: &mut In<'_>, flag: u8) -> Option<Option<Stamp>> {
         if flag == 0 { Some(None) } else { self.stamp(items).map(Some) }
     }

@@ -222,7 +222,7 @@ impl<R: Read> CheckpointReader<R> {
         }
         let CheckpointCounts { commits, chains, registers, early, locations } = self.counts;
         if !items.is_empty() || told != [commits, chains, registers, early, locations] {
-            return Err(damaged("it does not hold what it says"));
+            return Err(damaged("its content differs from its head"));
         }
         self.at = self.items.len();
         let mut one = [0];

@@ -269,7 +269,7 @@ fn many_items_make_many_frames_and_few_bytes() {
 }
 
 #[test]
-fn a_newer_version_is_told_from_damage() {
+fn a_newer_version_is_distinguished_from_damage() {
     let mut bytes = encode(&HEAD, &many(3));
     bytes[8] = 2;
     assert_eq!(decode(&bytes).expect_err("damaged").kind(), Kind::Corrupt);

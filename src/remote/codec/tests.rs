@@ -176,7 +176,7 @@ fn raw_of(commit: &Commit) -> Vec<u8> {
 }
 
 #[test]
-fn newer_formats_are_told_from_damage() {
+fn newer_formats_are_distinguished_from_damage() {
     let raw = raw_of(&sample());
     let size = raw.len() as u32;
     assert!(decode_commit(&wrap(&raw, VERSION, size)).is_ok());
@@ -234,17 +234,17 @@ fn what_readers_rely_on_is_checked_when_written_and_when_read() {
         ("another node", |c| c.node = NodeId(1)),
         ("impossible name", |c| c.packs[0] = "../../x.pack".into()),
         ("not named", |c| c.packs.clear()),
-        ("outside of its pack", |c| {
+        ("outside its pack", |c| {
             c.blobs[1].place = BlobPlace::Pack { pack: 0, offset: u64::MAX, length: 1 };
         }),
-        ("outside of its pack", |c| {
+        ("outside its pack", |c| {
             c.blobs[1].place = BlobPlace::Pack { pack: 0, offset: 5, length: 0 };
         }),
         ("too large for a pack", |c| c.blobs[1].size = FRAME_MAX + 1),
         ("another size", |c| c.blobs[0].size += 1),
-        ("not what its digest says", |c| c.blobs[0].digest = Digest::of(b"other")),
+        ("not match its digest", |c| c.blobs[0].digest = Digest::of(b"other")),
         ("root is removed", |c| c.changes[5].path = TreePath::root()),
-        ("root is put", |c| c.changes[0].path = TreePath::root()),
+        ("root is replaced", |c| c.changes[0].path = TreePath::root()),
         ("impossible target", |c| {
             let Op::Put(entry) = &mut c.changes[2].op else { unreachable!() };
             entry.kind = EntryKind::Symlink { target: Box::new([]) };

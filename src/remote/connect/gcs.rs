@@ -137,7 +137,7 @@ fn credentials(
         CredentialWay::Token(bearer) => token(bearer),
         CredentialWay::Key(text) => {
             let client = builder.clone().with_service_account_key(text).build().map_err(|error| {
-                let op = format!("GOOGLE_SERVICE_ACCOUNT_KEY is no key for {}", with.url);
+                let op = format!("GOOGLE_SERVICE_ACCOUNT_KEY is not a key for {}", with.url);
                 Error::with(Kind::Invalid, op, Trouble::of(&error))
             });
             client?.credentials().clone()

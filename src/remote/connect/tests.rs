@@ -129,7 +129,7 @@ fn what_cannot_work_is_refused_by_name() {
         (GCS, &[(adc, &federated)], Kind::Denied, "`external_account`, which is not supported"),
         (GCS, &[(adc, &broken)], Kind::Denied, "broken is not a JSON object"),
         (GCS, &[(adc, &half)], Kind::Denied, "half cannot be used"),
-        (GCS, &[("GOOGLE_SERVICE_ACCOUNT_KEY", "hidden")], Kind::Invalid, "no key for gs://bkt"),
+        (GCS, &[("GOOGLE_SERVICE_ACCOUNT_KEY", "hidden")], Kind::Invalid, "not a key for gs://bkt"),
         (
             AZURE,
             &[("AZURE_STORAGE_ACCOUNT_KEY", "hidden!")],

@@ -33,7 +33,7 @@ impl ConnectionString {
             // A key ends in `=`, so only the first one divides.
             let Some((name, value)) = part.split_once('=') else {
                 let op =
-                    format!("{place} is no connection string: it takes `name=value;name=value`");
+                    format!("{place} is not a connection string: expected `name=value;name=value`");
                 return Err(Error::new(Kind::Invalid, op));
             };
             let value = value.to_owned();
@@ -120,7 +120,7 @@ impl CredentialFiles for CliFile {
             Some(credential) => Ok(Arc::new(StaticCredentialProvider::new(credential))),
             None => {
                 let op = format!(
-                    "{} has no credentials for the storage account `{}` any more",
+                    "{} no longer has credentials for the storage account `{}`",
                     self.path.display(),
                     self.account
                 );
@@ -189,6 +189,6 @@ mod tests {
         );
         write("");
         let error = source.get_credential().await.expect_err("nothing left").to_string();
-        assert!(error.contains("no credentials"), "{error}");
+        assert!(error.contains("no longer has credentials"), "{error}");
     }
 }

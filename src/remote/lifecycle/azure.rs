@@ -47,8 +47,8 @@ pub(super) fn commands(account: &str) -> Vec<String> {
 /// Returns what else is worth knowing.
 pub(super) fn advice() -> Vec<String> {
     vec![
-        "an account has one policy, and the second command replaces all of it: where the first prints \
-         rules, add ours to them; where it finds no policy, the one above is the whole"
+        "an account has one policy, and the second command replaces all of it: if the first prints \
+         rules, add those of hearthfs to them; if it finds no policy, the one above is complete"
             .to_owned(),
         "unfinished uploads need no rule: Azure discards blocks that were not committed for a week"
             .to_owned(),

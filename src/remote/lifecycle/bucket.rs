@@ -109,7 +109,7 @@ impl RulesSeen {
     pub(super) fn drops(&self, rule: &BucketRule) -> Option<String> {
         let Self::S3 { rules, .. } = self else { return None };
         rules.drops_aborts(rule).then(|| {
-            "the store keeps nothing in our rules about unfinished uploads; see how it removes them"
+            "the store drops the part of the rules about unfinished uploads; find out how it removes them"
                 .to_owned()
         })
     }
@@ -339,15 +339,15 @@ impl Bucket {
         }
         let url = &self.url;
         let end = match (undone, again) {
-            (true, false) => "what was there before is there again",
-            (true, true) => "those that an earlier run left are taken away too",
+            (true, false) => "the rules from before are restored",
+            (true, true) => "the rules of an earlier run are removed, too",
             (false, _) => {
-                "WHAT WAS THERE BEFORE COULD NOT BE PUT BACK: remove the rules whose names begin with \
+                "THE RULES FROM BEFORE COULD NOT BE RESTORED: remove the rules whose names begin with \
                  `hearthfs:` at once"
             }
         };
         let op = format!(
-            "the store of {url} drops the prefix of a rule, by which it would delete what belongs to \
+            "the store of {url} drops the prefix of a rule, so the rule would delete objects of \
              others; {end}; `hearthfs gc {url}` deletes by the same age"
         );
         Err(Error::new(Kind::Invalid, op))
@@ -356,7 +356,7 @@ impl Bucket {
     /// Returns the error that the result of our write is unknown.
     fn unchecked(&self, what: &str, error: &Error) -> Error {
         let op = format!(
-            "the rules of {} {what}, and it could not be checked what the store has made of them: {}; look \
+            "the rules of {} {what}, and their state in the store could not be checked: {}; look \
              at them with `hearthfs lifecycle verify`",
             self.url,
             error.chain()
@@ -366,7 +366,7 @@ impl Bucket {
 
     fn meddled(&self) -> Error {
         let op = format!(
-            "the rules of others in the bucket of {} are not what they were before we wrote: another program \
+            "the rules of others in the bucket of {} changed while the rules of hearthfs were written: another program \
              changed them at the same time; look at them",
             self.url
         );
@@ -398,7 +398,7 @@ impl Bucket {
                     return Err(self.meddled());
                 }
                 let op = format!(
-                    "the rules of {} were written, and do not show: {}; look again with \
+                    "the rules of {} were written, but the store does not show them: {}; look again with \
                      `hearthfs lifecycle verify`",
                     self.url,
                     now.lacks(rule).join("; ")

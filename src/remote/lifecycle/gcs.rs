@@ -80,24 +80,23 @@ impl GcsBucket {
             let ages = wanted["condition"].get("age").is_some();
             lacks.push(match (aborts, ages, rule.days) {
                 (true, ..) => {
-                    format!("no rule of ours aborts unfinished uploads after {ABORT_DAYS} days")
+                    format!("no rule of hearthfs aborts unfinished uploads after {ABORT_DAYS} days")
                 }
                 (false, true, Some(_)) => {
-                    format!("no rule of ours deletes what is older than {}", rule.kept())
+                    format!("no rule of hearthfs deletes what is older than {}", rule.kept())
                 }
-                _ => {
-                    "no rule of ours deletes old versions, and the bucket keeps versions".to_owned()
-                }
+                _ => "no rule of hearthfs deletes old versions, but the bucket keeps versions"
+                    .to_owned(),
             });
         }
         for left in ours {
             lacks.push(match left["condition"]["age"].as_u64() {
                 Some(age) if left["action"]["type"] == DELETE => format!(
-                    "our rule of the bucket deletes after {} what hearthfs keeps for {}",
+                    "a rule of hearthfs in the bucket deletes after {} what hearthfs keeps for {}",
                     days(age),
                     rule.kept()
                 ),
-                _ => format!("a rule of ours is there that is not wanted: {left}"),
+                _ => format!("there is an unneeded rule of hearthfs: {left}"),
             });
         }
         lacks
@@ -146,7 +145,7 @@ impl GcsBucket {
         let kept_secs = kept.as_str().and_then(|text| text.parse().ok()).or_else(|| kept.as_u64());
         if let Some(secs) = kept_secs.filter(|secs| *secs > 0) {
             advice.push(format!(
-                "soft delete is on: what was deleted is kept, and billed, for {} more; for a cache \
+                "soft delete is on: deleted objects are kept, and billed, for {} more; for a cache \
                  switch it off: gcloud storage buckets update gs://{name} --clear-soft-delete",
                 days(secs.div_ceil(86_400))
             ));
@@ -161,14 +160,14 @@ impl GcsBucket {
         }
         if self.description["autoclass"]["enabled"] == true {
             advice.push(format!(
-                "autoclass is on, which is of no use for what lives so short, and bills each object: \
+                "autoclass is on, which is useless for objects with such a short life, and bills each object: \
                  gcloud storage buckets update gs://{name} --no-enable-autoclass"
             ));
         }
         if let Some(place) = self.description["location"].as_str() {
             advice.push(format!(
-                "the bucket is in {place}: each miss waits for the way there, so it should be the \
-                 region of the machines; a bucket cannot be moved, only made anew"
+                "the bucket is in {place}: each miss waits for a round trip, so it should be the \
+                 region of the machines; a bucket cannot be moved, only made again"
             ));
         }
         advice
@@ -183,11 +182,11 @@ pub(super) fn text(change: &Value) -> String {
 /// Returns the advice for a bucket that could not be read.
 pub(super) fn advice_unseen(name: &str) -> Vec<String> {
     vec![
-        "make the bucket in the region of the machines: each miss waits for the way there"
+        "make the bucket in the region of the machines: each miss waits for a round trip"
             .to_owned(),
         "take the standard class: the colder ones bill reads and early deletion".to_owned(),
         format!(
-            "switch soft delete off, which keeps and bills what was deleted for 7 days unless told \
+            "switch soft delete off, which keeps and bills deleted objects for 7 days unless set \
              otherwise: gcloud storage buckets update gs://{name} --clear-soft-delete"
         ),
     ]

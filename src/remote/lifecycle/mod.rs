@@ -70,8 +70,8 @@ impl RulesCheck {
             all.extend(self.lacks.iter().cloned());
         } else {
             all.push(format!(
-                "no lifecycle rule of the bucket is for {} and an expiry of {}: nothing deletes what has \
-                 grown old",
+                "no lifecycle rule of the bucket is for {} and an expiry of {}: nothing deletes old \
+                 entries",
                 self.url, self.expiry
             ));
         }
@@ -182,7 +182,7 @@ impl Lifecycle {
                 "{url} is a directory and has no rules: `hearthfs gc {url}` deletes by the same age"
             )),
             RulesPlace::Azure { .. } => Some(format!(
-                "Azure keeps lifecycle rules in its management API, out of reach of the keys of a storage \
+                "Azure keeps lifecycle rules in its management API, which does not accept the keys of a storage \
                  account: set the policy that `hearthfs lifecycle plan {url}` prints"
             )),
             RulesPlace::Bucket(_) => None,

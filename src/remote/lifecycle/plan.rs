@@ -115,7 +115,7 @@ fn deletes(rule: &BucketRule) -> Vec<String> {
         return vec!["deletes no entry: the expiry is never".to_owned()];
     };
     let mut all = vec![format!(
-        "deletes what lies below {} {} after it was stored",
+        "deletes what is below {} {} after it was stored",
         rule.places.join(", "),
         days(count)
     )];
@@ -127,16 +127,13 @@ fn deletes(rule: &BucketRule) -> Vec<String> {
             rule.kept()
         ));
     }
-    all.push("never touches hearthfs.json, nor what others keep there".to_owned());
+    all.push("never touches hearthfs.json or objects of others".to_owned());
     all
 }
 
 fn summary(rule: &BucketRule, seen: &RulesSeen) -> Vec<String> {
     let mut all = deletes(rule);
-    all.push(format!(
-        "removes what is left of uploads that did not end within {}",
-        days(ABORT_DAYS)
-    ));
+    all.push(format!("removes the parts of uploads that did not end within {}", days(ABORT_DAYS)));
     let kept = match seen {
         RulesSeen::S3 { versions, .. } => *versions,
         RulesSeen::Gcs(bucket) if bucket.keeps_versions() => Versioning::Kept,
@@ -148,8 +145,8 @@ fn summary(rule: &BucketRule, seen: &RulesSeen) -> Vec<String> {
             days(NONCURRENT_DAYS)
         )),
         Versioning::Unknown => all.push(
-            "whether the bucket keeps versions is not known; where it does, what is applied removes old \
-             ones too"
+            "it is unknown whether the bucket keeps versions; if it does, the applied rules remove old \
+             versions, too"
                 .to_owned(),
         ),
         Versioning::None => {}

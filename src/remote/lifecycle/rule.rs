@@ -162,7 +162,7 @@ impl When {
     fn text(&self) -> String {
         match self {
             Self::Days(count) => format!("after {}", days(*count)),
-            Self::Date(date) => format!("from {date} on, however young it is,"),
+            Self::Date(date) => format!("from {date} on, regardless of its age,"),
             Self::Unclear(condition) => format!("by {condition}"),
         }
     }

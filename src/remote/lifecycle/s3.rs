@@ -103,10 +103,10 @@ impl Rules {
             match (found.next(), found.next()) {
                 (None, _) => lacks.push(match rule.days {
                     Some(_) => format!(
-                        "no rule of ours deletes below {place} what is older than {}",
+                        "no rule of hearthfs deletes below {place} what is older than {}",
                         rule.kept()
                     ),
-                    None => format!("no rule of ours aborts unfinished uploads below {place}"),
+                    None => format!("no rule of hearthfs aborts unfinished uploads below {place}"),
                 }),
                 (Some(_), Some(_)) => lacks.push(format!("rule `{id}` is there more than once")),
                 (Some(one), None) => {
@@ -230,7 +230,10 @@ fn differs(
             return Some(format!("deletes after {found} what hearthfs keeps for {}", rule.kept()));
         }
         (None, _) => {
-            return Some(format!("deletes nothing, and hearthfs keeps it for {}", rule.kept()));
+            return Some(format!(
+                "deletes nothing, but hearthfs keeps objects for {}",
+                rule.kept()
+            ));
         }
     }
     if aborts && number(ABORT, "DaysAfterInitiation") != Some(ABORT_DAYS) {
@@ -238,7 +241,7 @@ fn differs(
     }
     let noncurrent = number("NoncurrentVersionExpiration", "NoncurrentDays");
     if versions == Versioning::Kept && noncurrent != Some(NONCURRENT_DAYS) {
-        return Some("leaves old versions, and the bucket keeps versions".to_owned());
+        return Some("leaves old versions, but the bucket keeps versions".to_owned());
     }
     let known =
         ["ID", "Filter", "Prefix", "Status", "Expiration", "NoncurrentVersionExpiration", ABORT];
@@ -246,7 +249,7 @@ fn differs(
     let says = |child: &&Element| !child.text.is_empty() || !child.children.is_empty();
     let mut more = found.children.iter().filter(says);
     let more = more.find(|child| !known.contains(&child.name.as_str()));
-    more.map(|more| format!("has `{}`, which is not ours", more.name))
+    more.map(|more| format!("has `{}`, which is not of hearthfs", more.name))
 }
 
 /// The objects to which a rule applies.

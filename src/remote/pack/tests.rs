@@ -87,7 +87,7 @@ fn a_frame_is_only_the_blob_that_was_asked_for() {
 }
 
 #[test]
-fn a_newer_pack_is_told_from_damage() {
+fn a_newer_pack_is_distinguished_from_damage() {
     let mut bytes = build(&[]);
     bytes[MAGIC.len()] = 2;
     assert_eq!(PackReader::open(&bytes).expect_err("damage").kind(), Kind::Corrupt);

@@ -281,8 +281,7 @@ impl Inner {
                         let remote = inner.telling(&progress)?;
                         let fetched = inner.fetch_object(&remote, digest, size, whom).await;
                         // A program that waits for the same content then does everything itself.
-                        let given_up =
-                            |e| Error::with(Kind::Closed, "it was fetched for no program", e);
+                        let given_up = |e| Error::with(Kind::Closed, "no program waited for it", e);
                         fetched.map_err(given_up)
                     })
                 };

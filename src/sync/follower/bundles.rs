@@ -207,7 +207,7 @@ impl Follower {
             tracing::warn!(
                 name = %item.name, error = %error.chain(),
                 "a bundle of commits cannot be used; the commits are read one by one; if it was \
-                 written by a newer hearthfs, bring this node up to date"
+                 written by a newer hearthfs, upgrade this node"
             );
         }
         Ok(None)

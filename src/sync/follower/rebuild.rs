@@ -89,8 +89,8 @@ impl Follower {
             let pending = self.0.ledger.pending().records;
             tracing::warn!(
                 remote = %remote.url(), %store, pending,
-                "this node has moved here from another store: what it knew of that is forgotten; what it had not \
-                 sent yet goes to this one"
+                "this node has moved here from another store: it forgets what it knew of that store; what it had not \
+                 sent yet goes to the new one"
             );
         }
         self.0.ledger.note_store(store);
@@ -239,7 +239,7 @@ impl Follower {
             passed.extend(landed.iter().copied());
             draft = self.complete(remote, behind, landed).await?;
         }
-        Err(Error::new(Kind::Internal, "a commit of this node has landed while none could"))
+        Err(Error::new(Kind::Internal, "a commit of this node was written while none was possible"))
     }
 
     /// Reads a checkpoint; `None` if it is unusable.
@@ -264,8 +264,8 @@ impl Follower {
         drop(state);
         tracing::warn!(
             name = %item.name, error = %error.chain(),
-            "a checkpoint cannot be used; the one before it is, or the whole log; if it was \
-             written by a newer hearthfs, bring this node up to date"
+            "a checkpoint cannot be used; the one before it or the whole log is used; if it was \
+             written by a newer hearthfs, upgrade this node"
         );
         Ok(None)
     }

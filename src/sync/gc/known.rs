@@ -98,7 +98,7 @@ impl Known {
         if !draft.log().missing().is_empty() {
             known.certain = false;
             known.notes.push(
-                "commits are missing in the log that no checkpoint has: what no entry uses stays"
+                "the log lacks commits that are in no checkpoint: objects that no entry uses stay"
                     .to_owned(),
             );
         }
@@ -219,8 +219,8 @@ impl Known {
         if unread > 0 {
             self.certain = false;
             self.notes.push(format!(
-                "{unread} commits cannot be read (damaged, or of a newer hearthfs): what no entry \
-                 uses stays"
+                "{unread} commits cannot be read (damaged, or of a newer hearthfs): objects that no entry \
+                 uses stay"
             ));
         }
         if gone > 0 {
@@ -228,8 +228,8 @@ impl Known {
             // uses.
             self.certain = false;
             self.notes.push(format!(
-                "{gone} commits went while the log was read, by another collection: what no entry uses \
-                 stays until the next"
+                "another collection deleted {gone} commits while the log was read: objects that no entry uses \
+                 stay until the next collection"
             ));
         }
         let speaks = |(path, stamp): &(TreePath, Stamp)| {

@@ -262,7 +262,7 @@ impl Ledger {
             tracing::warn!(
                 node = %stamp.node,
                 ahead_ms = stamp.ms.saturating_sub(now_ms),
-                "a node's clock is far ahead; what it writes cannot be replaced until then"
+                "a node's clock is far ahead; its entries cannot be replaced until then"
             );
         }
     }

@@ -102,8 +102,8 @@ impl Ledger {
         if let Some(unsaid) = self.0.warned.aside.tell(&self.0.clock) {
             tracing::warn!(
                 %digest, size, error = %error.chain(), unsaid,
-                "the store refuses a content for good: it stays on this node, other nodes see a miss, and what \
-                 was written after it goes on; `status` counts them"
+                "the store refuses a content permanently: it stays on this node, and other nodes see a miss; later \
+                 writes are sent as usual; `status` counts such contents"
             );
         }
         true

@@ -80,7 +80,7 @@ impl Ledger {
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
             tracing::info!(
-                "this node was absent for longer than entries live: its old namespace is forgotten"
+                "this node was away for longer than entries live: it forgets its old namespace"
             );
             // All of it is past its age, except what other nodes have used since, which they know,
             // and what only this node has.
@@ -148,7 +148,7 @@ impl Ledger {
         }
         let op = format!(
             "begin a private mount: {left} changes of an earlier one are not in the store. Mount it with \
-             mount.writes = \"shared\" until they are, or give it a cache directory of its own"
+             mount.writes = \"shared\" until they are, or use a separate cache directory"
         );
         Err(Error::new(Kind::Invalid, op))
     }

@@ -117,7 +117,7 @@ impl Own {
             || (bytes > fewer_bytes && self.bytes + bytes > limit + fewer_bytes);
         if full {
             let op = format!(
-                "no room for more that stays on this node: {OWN_PATHS_MAX} names and {limit} bytes"
+                "no room for more files that stay on this node: {OWN_PATHS_MAX} names and {limit} bytes"
             );
             return Err(Error::new(Kind::NoSpace, op));
         }

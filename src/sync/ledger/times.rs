@@ -177,7 +177,11 @@ impl Ledger {
             Err(error) => {
                 if let Some(unsaid) = self.0.warned.save.tell(&self.0.clock) {
                     let error = error.chain();
-                    tracing::warn!(error, unsaid, "the next start will not know the store");
+                    tracing::warn!(
+                        error,
+                        unsaid,
+                        "cannot save the store's identity for the next start"
+                    );
                 }
             }
         }

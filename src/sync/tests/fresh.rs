@@ -85,7 +85,7 @@ fn one_list_serves_all_waiting_callers() {
 
 /// An explanation of a miss uses a list that began after the request, at a bounded cost.
 #[test]
-fn a_person_who_asks_gets_a_list_that_begins_after_the_question() {
+fn a_request_of_a_person_gets_a_list_that_begins_after_it() {
     run_real(async {
         let world = World::with_clock(Clock::system());
         let (mut a, b) = (world.node(), world.node());

@@ -228,7 +228,7 @@ fn a_format_object_that_a_rule_has_deleted_is_put_back() {
         assert!(!new.pull().await);
         let why = new.remote().check().await.unwrap_err().chain();
         assert!(
-            why.contains("objects of a store and no hearthfs.json") && why.contains("init"),
+            why.contains("objects of a store but no hearthfs.json") && why.contains("init"),
             "{why}"
         );
         assert!(world.store.read("hearthfs.json").await.is_none());

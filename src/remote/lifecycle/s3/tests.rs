@@ -146,7 +146,11 @@ fn what_ours_lack_is_said_with_both_numbers() {
         ("Enabled", "Disabled", "is switched off"),
         (">team/log/<", ">team/lo/<", "is for `team/lo/`"),
         ("<DaysAfterInitiation>3", "<DaysAfterInitiation>30", "unfinished uploads"),
-        ("<ID>hearthfs:team/log</ID>", "<ID>mine</ID>", "no rule of ours deletes below team/log/"),
+        (
+            "<ID>hearthfs:team/log</ID>",
+            "<ID>mine</ID>",
+            "no rule of hearthfs deletes below team/log/",
+        ),
         ("</Status>", "</Status><Transition><Days>1</Days></Transition>", "`Transition`"),
     ] {
         let lacks = read(&good.replacen(from, to, 1)).lacks(&rule, Versioning::None);
