@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tracing::Instrument as _;
 
 /// A value of any type.
-type AnyValue = Box<dyn Any + Send>;
+pub type AnyValue = Box<dyn Any + Send>;
 
 /// Starts a named task on `runtime`.
 ///

@@ -3,7 +3,6 @@
 //! Owns the checks of a mount point, and the removal of what a dead daemon left there. Must never
 //! wait for a mount that does not answer.
 
-use std::any::Any;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
@@ -15,7 +14,7 @@ use super::failure::{Failure, Outcome};
 use crate::config::{self, Flags, Loaded, Surroundings, resolve};
 use crate::control::{self, Client, Mounted, Mounts, Status};
 use crate::error::Kind;
-use crate::task;
+use crate::task::{self, AnyValue};
 
 /// How long a mount may take to answer one stat.
 const STAT_LIMIT: Duration = Duration::from_secs(5);
@@ -138,9 +137,6 @@ pub(super) fn within<T: Send + 'static>(
     let asked = any_within(limit, Box::new(move || Box::new(ask())))?;
     Some(asked.map(|value| *value.downcast().expect("the value is what `ask` returned")))
 }
-
-/// A value of any type.
-type AnyValue = Box<dyn Any + Send>;
 
 /// Does [`within`]'s work; compiled once, and not for each type.
 fn any_within(

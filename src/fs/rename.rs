@@ -7,13 +7,11 @@ use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 
 use hearthfs_mount::{Answer, Caller, Errno, Ino, RenameMode, Reply};
-use tokio::sync::watch;
 
 use super::check::Examined;
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, LiveId, Published};
 use super::live::Live;
-use super::names::Staling;
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
@@ -95,23 +93,6 @@ impl Filesystem {
         })
     }
 
-    /// Returns the file that is about to be renamed into a unit, if all have closed it and the last
-    /// RELEASE is still on its way. After that the rename costs the kernel one name, not all.
-    fn lingers_before_unit(
-        &self,
-        from: &DirEntryKey,
-        to: &DirEntryKey,
-    ) -> Option<(LiveId, watch::Receiver<()>)> {
-        let (lingering, path) = {
-            let state = self.0.state.lock();
-            let id = state.names.inode(state.names.bound(from)?)?.live()?;
-            let live = state.lives.get(id)?;
-            let lingers = live.version().is_some() && live.open == 0 && live.writers > 0;
-            (lingers.then(|| (id, live.moved.subscribe()))?, state.names.path_of(to)?)
-        };
-        self.unit_of(&path).map(|_| lingering)
-    }
-
     fn rename_name(
         &self,
         caller: &Caller,
@@ -144,34 +125,6 @@ impl Filesystem {
             self.note_published(&made, Some(caller), PublishedBy::NameCall)?;
         }
         Ok(())
-    }
-
-    /// Keeps other processes away from a file that was renamed into a draft. The kernel moves what
-    /// it remembers of the old name to the public one. So the file gets another inode.
-    ///
-    /// The kernel looks all names up again instead if the inode is in use, if something is
-    /// published under the public name, or if other processes have editions of the unit. There an
-    /// open may need its one retry to be led to a draft, or to leave an older version.
-    fn part_from_public(&self, draft: &DirEntryKey, public: DirEntryKey) {
-        let staling = {
-            let mut state = self.0.state.lock();
-            let path = state.names.path_of(&public);
-            let is_published = path.is_none_or(|path| self.seen(&path).is_some());
-            let edition = state.editions.of_dir(draft.0).and_then(|id| state.editions.get(id));
-            let is_alone =
-                edition.is_some_and(|own| state.editions.of_unit(&own.unit).count() == 1);
-            if is_alone && !is_published {
-                state.names.make_stale(draft, public.clone())
-            } else {
-                Staling::InUse
-            }
-        };
-        let parted = match staling {
-            Staling::Unknown => true,
-            Staling::Stale(ino) => self.expire_attrs(ino),
-            Staling::InUse => false,
-        };
-        self.doubt((!parted).then_some(public));
     }
 
     /// Finds the clients' entries that a rename makes, and sets how long they took.

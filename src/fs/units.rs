@@ -17,6 +17,7 @@
 mod complete;
 mod open;
 mod route;
+mod stale;
 mod tend;
 
 use std::time::Duration;
