@@ -177,7 +177,7 @@ mod tests {
             assert!(said.contains(part), "`{part}` is not in:\n{said}");
         }
         let said = text("/m/f", &entry(None), None, now_ms);
-        assert!(said.contains("more      not told"), "{said}");
+        assert!(said.contains("more      unknown: you may not read it"), "{said}");
         let writing = Facts { bytes: Some(BytesPlace::Writing), ..Facts::default() };
         let said = text("/m/f", &entry(Some(writing)), None, now_ms);
         assert!(said.contains("written   not yet\n  bytes     writing\n"), "{said}");

@@ -190,7 +190,10 @@ fn a_commit_deleted_during_the_read_is_not_unreadable() {
             });
             let report = report.await.expect("it is done");
             assert_eq!(report.notes.len(), notes, "{report:?}");
-            assert!(report.notes.iter().all(|note| note.contains("1 commits went")), "{report:?}");
+            assert!(
+                report.notes.iter().all(|note| note.contains("deleted 1 commits")),
+                "{report:?}"
+            );
             assert_eq!(deleted(&report, "packs", Why::Unused), unused, "{report:?}");
         }
     });

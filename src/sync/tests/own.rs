@@ -127,7 +127,7 @@ fn a_content_of_this_node_alone_is_uploaded_when_it_is_shared() {
         assert_eq!(a.remote().requests().bytes_up, before);
         rename(&a, TEMPORARY, RESULT);
         a.push().await;
-        assert!(a.remote().requests().bytes_up > before + 1_000_000, "the bytes are sent anew");
+        assert!(a.remote().requests().bytes_up > before + 1_000_000, "the bytes are sent again");
     });
 }
 
@@ -142,7 +142,7 @@ fn p13_bounded_what_belongs_to_a_node() {
         let put = |at: &str| vec![(path(at), Op::Put(entry.clone()))];
         let error = a.engine.ledger().publish(put(TEMPORARY)).expect_err("too much");
         assert_eq!(error.kind(), Kind::NoSpace);
-        assert!(error.chain().contains("stays on this node"), "{}", error.chain());
+        assert!(error.chain().contains("stay on this node"), "{}", error.chain());
         a.engine.ledger().publish(put("shared")).expect("that is sent, and limited elsewhere");
         // A rename takes no more room than before.
         entry.kind = FileKind::File { digest: Digest::of(b"y"), size: 3 << 29 };
