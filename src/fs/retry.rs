@@ -307,6 +307,19 @@ mod tests {
         assert_eq!(retries.end(&thread(3), Ino(8), false, NOW).0, Try::Walked);
     }
 
+    /// The kernel may have asked for attributes on the way to any call.
+    #[test]
+    fn a_call_of_any_kind_may_follow_stale_attributes() {
+        for writes in [false, true] {
+            let mut retries = Retries::default();
+            let spots = vec![spot(b"name")];
+            retries.begin(&thread(3), spots, Some(Ino(7)), RetryWish::Unknown, NOW);
+            retries.found(3, &spot(b"name"), Ino(8), NOW);
+            assert_eq!(retries.led_to(3, Ino(8)), None, "how it will write is unknown");
+            assert_eq!(retries.end(&thread(3), Ino(8), writes, NOW).0, Try::Walked, "{writes}");
+        }
+    }
+
     #[test]
     fn a_lookup_elsewhere_is_no_retry() {
         let mut retries = Retries::default();
