@@ -130,7 +130,7 @@ impl Requester {
     }
 
     /// Does the work of [`Requester::call`]; compiled once, and not for each type of a value.
-    async fn call_any<'w>(&self, call: Call, work: Work<'w>) -> Result<()> {
+    async fn call_any(&self, call: Call, work: Work<'_>) -> Result<()> {
         let mut ticket = self.gate.enter(call.lane)?;
         let store = match self.backend.store() {
             Ok(store) => store,

@@ -22,6 +22,9 @@ const LIMIT_MS: u64 = 900_000;
 /// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 
+/// A system call of this process.
+type CallOnMember<'c> = &'c dyn Fn() -> Result<(), Errno>;
+
 /// Sets of files whose round trips are counted.
 const COUNTED: u32 = 5;
 
@@ -266,7 +269,7 @@ fn p6_units_hide_a_renamed_member_from_every_call(io: Io) {
         let dir = cluster.a.at(format!("triton/K{round}"));
         std::fs::create_dir_all(&dir).must("mkdir");
         let member = dir.join(STEPS[0]);
-        let calls: [(&str, &dyn Fn() -> Result<(), Errno>); 7] = [
+        let calls: [(&str, CallOnMember<'_>); 7] = [
             ("stat", &|| rustix::fs::stat(&member).map(drop)),
             ("access", &|| rustix::fs::access(&member, rustix::fs::Access::READ_OK)),
             ("open", &|| rustix::fs::open(&member, OFlags::RDONLY, Mode::empty()).map(drop)),
