@@ -79,7 +79,7 @@ impl Filesystem {
             InodeKind::Gone(entry) => {
                 Ok((attr_from(ino, entry, entry.attrs.mtime, 0), Duration::ZERO))
             }
-            InodeKind::Stale => Err(Errno::ESTALE),
+            InodeKind::Stale(_) => Err(Errno::ESTALE),
         }
     }
 
@@ -147,7 +147,7 @@ impl Filesystem {
                 return private.into();
             }
             let node = state.names.inode(ino).map(|inode| &inode.node);
-            (matches!(node, Some(InodeKind::Directory)), matches!(node, Some(InodeKind::Stale)))
+            (matches!(node, Some(InodeKind::Directory)), matches!(node, Some(InodeKind::Stale(_))))
         };
         if is_stale {
             // The call that the kernel needs the attributes for comes after its retry.

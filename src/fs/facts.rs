@@ -41,7 +41,7 @@ impl Filesystem {
                     version.map(|version| version.published.clone())
                 }
                 InodeKind::Gone(_) => return Err(Errno::ENODATA),
-                InodeKind::Stale => return Err(Errno::ESTALE),
+                InodeKind::Stale(_) => return Err(Errno::ESTALE),
             };
             (path, held, inode.live().is_some())
         };

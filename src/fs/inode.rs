@@ -122,9 +122,10 @@ pub(super) enum InodeKind {
     Reserved(Published),
     /// A file that was written and is not an entry, as it was when its last writer left.
     Gone(Entry),
-    /// Nothing. Its file was renamed into a draft and has another inode there, but the kernel may
-    /// remember that the public name leads here. The kernel has to look that name up again.
-    Stale,
+    /// Nothing, until this version is published under the public name. Its file was renamed into a
+    /// draft and has another inode there, but the kernel may remember that the public name leads
+    /// here. The kernel has to look that name up again.
+    Stale(Published),
 }
 
 /// An object that the kernel refers to by number.

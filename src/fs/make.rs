@@ -271,7 +271,7 @@ fn published_place(state: &State, ino: Ino) -> Reply<DirEntryKey> {
     match &inode.node {
         InodeKind::Directory => return Err(Errno::EPERM),
         InodeKind::Gone(_) | InodeKind::Reserved(_) => return Err(Errno::ENOENT),
-        InodeKind::Stale => return Err(Errno::ESTALE),
+        InodeKind::Stale(_) => return Err(Errno::ESTALE),
         // The file has no published bytes yet, so a second name would lead to nothing.
         InodeKind::Live(id) if state.lives.get(*id).is_none_or(|live| live.version().is_none()) => {
             return Err(Errno::EPERM);

@@ -24,12 +24,15 @@ struct NameState {
     /// The inode for the next writer that looks again and begins a live file. All such writers that
     /// do not empty the file get the same inode, so that they share it.
     reserved: Option<Ino>,
+    /// The stale inode that the kernel may find under this public name.
+    stale: Option<Ino>,
 }
 
 impl NameState {
     /// Reports whether a slot has no information.
     fn is_empty(&self) -> bool {
-        self.bound.is_none() && self.lives.is_empty() && self.reserved.is_none()
+        let inodes = [self.bound, self.reserved, self.stale];
+        self.lives.is_empty() && inodes.iter().all(Option::is_none)
     }
 }
 
@@ -289,19 +292,36 @@ impl Names {
         }
         let Some(ino) = self.bound(draft) else { return Staling::Unknown };
         let Some(inode) = self.inodes.get_mut(&ino) else { return Staling::Unknown };
-        let is_alone = match &inode.node {
-            InodeKind::Entry(published) => published.entry.link.is_none(),
-            _ => false,
-        };
-        if !is_alone || inode.opens > 0 || inode.seats > 0 || inode.places.len() > 1 {
+        let InodeKind::Entry(published) = &inode.node else { return Staling::InUse };
+        let is_linked = published.entry.link.is_some() || inode.places.len() > 1;
+        if is_linked || inode.opens > 0 || inode.seats > 0 {
             return Staling::InUse;
         }
-        inode.node = InodeKind::Stale;
+        inode.node = InodeKind::Stale(published.clone());
         self.unbind(draft);
         if let Some(inode) = self.inodes.get_mut(&ino) {
+            self.slots.entry(public.clone()).or_default().stale = Some(ino);
             inode.last = Some(public);
         }
         Staling::Stale(ino)
+    }
+
+    /// Gives a public name its stale inode back, if the content of that is published there now. So
+    /// the kernel needs no retry, which the open of a writer may need to be led to its draft.
+    pub(super) fn revive(&mut self, public: &DirEntryKey, put: Published) {
+        let Some(ino) = self.slots.get_mut(public).and_then(|slot| slot.stale.take()) else {
+            return;
+        };
+        if self.bound(public).is_none()
+            && let Some(inode) = self.inodes.get_mut(&ino)
+            && let InodeKind::Stale(old) = &inode.node
+            && old.entry.kind == put.entry.kind
+            && put.entry.link.is_none()
+        {
+            inode.node = InodeKind::Entry(put);
+            self.bind(public, ino);
+        }
+        self.sweep_slot(public);
     }
 
     /// Replaces one place of an inode by another.
@@ -374,6 +394,7 @@ impl Names {
             if let Some(slot) = self.slots.get_mut(spot) {
                 slot.bound = slot.bound.filter(|bound| *bound != ino);
                 slot.reserved = slot.reserved.filter(|reserved| *reserved != ino);
+                slot.stale = slot.stale.filter(|stale| *stale != ino);
             }
             self.sweep_slot(spot);
         }

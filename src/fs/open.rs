@@ -346,7 +346,7 @@ impl Filesystem {
             InodeKind::Directory => Is::Directory,
             InodeKind::Reserved(_) => Is::Reserved,
             InodeKind::Gone(_) => Is::Gone { open: inode.source.is_some() },
-            InodeKind::Stale => Is::Gone { open: false },
+            InodeKind::Stale(_) => Is::Gone { open: false },
             InodeKind::Entry(published) if published.entry.content().is_none() => Is::Other,
             InodeKind::Entry(published) => Is::Entry {
                 bound: name.as_ref().is_some_and(|name| name.bound),

@@ -22,6 +22,7 @@ use crate::name::TreePath;
 use crate::namespace::{Entry, Op};
 use crate::stamp::Stamp;
 use crate::sync::{RECORD_CHANGES_MAX, Turn};
+use crate::task;
 
 /// The most entries that one rename moves: each of them is a removal and a put in the same record.
 const MOVE_ENTRIES_MAX: usize = RECORD_CHANGES_MAX / 2;
@@ -89,7 +90,8 @@ impl Filesystem {
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
             this.settle_or_keep(id, &mut moved).await;
-            this.rename_name(&caller, from, to, mode)
+            // It may read the file, and publish a whole unit.
+            task::blocking(move || this.rename_name(&caller, from, to, mode)).await
         })
     }
 

@@ -177,7 +177,8 @@ impl Retries {
         (how, retry)
     }
 
-    /// Records that a thread looks again.
+    /// Records that a thread looks again. Beyond the limit nothing is recorded, and the next open of
+    /// the thread gets what is there.
     pub(super) fn begin(
         &mut self,
         caller: &Caller,
@@ -190,7 +191,9 @@ impl Retries {
         let wish = if tid == 0 { RetryWish::Read } else { wish };
         let (found, seat) = (None, None);
         self.take(tid);
-        self.shares.add(user, 1);
+        if !self.shares.take(user, 1) {
+            return;
+        }
         let (until, stray_until) = (now + RETRY_TIME, now + STRAY_TIME);
         let retry = Retry { user, until, stray_until, spots, wish, refused, found, seat };
         self.of_thread.insert(tid, retry);
@@ -216,6 +219,11 @@ impl Retries {
     pub(super) fn found_nothing(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             (retry.refused, retry.found) = (None, None);
+            // Its call may have been for attributes only. A later open for writing is a different
+            // call, which may need a retry of its own to be led to a draft.
+            if retry.wish == RetryWish::Unknown {
+                retry.wish = RetryWish::Read;
+            }
             retry.until = retry.until.min(now + MISSED_TIME);
             // This also applies to names that did not lead to the opened inode: a rename may have
             // come in between.
@@ -317,6 +325,19 @@ mod tests {
             retries.found(3, &spot(b"name"), Ino(8), NOW);
             assert_eq!(retries.led_to(3, Ino(8)), None, "how it will write is unknown");
             assert_eq!(retries.end(&thread(3), Ino(8), writes, NOW).0, Try::Walked, "{writes}");
+        }
+    }
+
+    /// A program that asks for attributes, finds nothing and then writes makes two calls.
+    #[test]
+    fn a_later_open_for_writing_does_not_end_a_retry_for_attributes() {
+        for (writes, how) in [(false, Try::Walked), (true, Try::First)] {
+            let mut retries = Retries::default();
+            let spots = vec![spot(b"name")];
+            retries.begin(&thread(3), spots, Some(Ino(7)), RetryWish::Unknown, NOW);
+            retries.found_nothing(3, &spot(b"name"), NOW);
+            retries.found(3, &spot(b"name"), Ino(8), NOW);
+            assert_eq!(retries.end(&thread(3), Ino(8), writes, NOW).0, how, "{writes}");
         }
     }
 

@@ -69,7 +69,7 @@ impl Filesystem {
     ) -> Reply<()> {
         let Some(inode) = state.names.inode(ino) else { return Ok(()) };
         let now = match &inode.node {
-            InodeKind::Directory | InodeKind::Stale => return Ok(()),
+            InodeKind::Directory | InodeKind::Stale(_) => return Ok(()),
             InodeKind::Entry(published) | InodeKind::Reserved(published) => {
                 there.unwrap_or_else(|| AccessRights::of(&published.entry.attrs))
             }

@@ -365,7 +365,7 @@ impl Filesystem {
                 edit(&mut published.entry.attrs).map(|()| None)
             }
             InodeKind::Gone(entry) => edit(&mut entry.attrs).map(|()| None),
-            InodeKind::Stale => Err(Errno::ESTALE),
+            InodeKind::Stale(_) => Err(Errno::ESTALE),
             InodeKind::Directory | InodeKind::Entry(_) | InodeKind::Reserved(_) => Ok(None),
             InodeKind::Live(id) => {
                 let live = state.lives.get_mut(*id).ok_or(Errno::ESTALE)?;

@@ -87,7 +87,7 @@ impl State {
     /// Returns an inode as the entry that it is or would become; `None` for a directory.
     pub(super) fn entry_of(&self, ino: Ino) -> Option<Entry> {
         match &self.names.inode(ino)?.node {
-            InodeKind::Directory | InodeKind::Stale => None,
+            InodeKind::Directory | InodeKind::Stale(_) => None,
             InodeKind::Entry(published) | InodeKind::Reserved(published) => {
                 Some(published.entry.clone())
             }

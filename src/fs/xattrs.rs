@@ -85,7 +85,7 @@ impl Filesystem {
             InodeKind::Directory | InodeKind::Entry(_) => {}
             InodeKind::Reserved(published) => return Ok(published.entry.attrs.xattrs.clone()),
             InodeKind::Gone(entry) => return Ok(entry.attrs.xattrs.clone()),
-            InodeKind::Stale => return Err(Errno::ESTALE),
+            InodeKind::Stale(_) => return Err(Errno::ESTALE),
             InodeKind::Live(id) => {
                 let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
                 return Ok(live.attrs.xattrs.clone());

@@ -218,6 +218,32 @@ fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) 
     found.entry_ttl
 }
 
+/// Another process finds a renamed member only when its unit is published, and then by the inode that
+/// the kernel may still remember.
+#[test]
+fn a_renamed_member_gets_its_inode_back_when_it_is_published() {
+    const DIR: &str = "triton/K";
+    in_both_modes(|kernel| {
+        let (writer, reader) = (Program::start(), Program::start());
+        let who = writer.caller();
+        let mut move_in = |kernel: &mut Kernel<'_>, name: &str| {
+            let temporary = format!("{DIR}/tmp.pid_1_{name}");
+            make_dirs(kernel, &writer, &temporary);
+            put(kernel, &writer, &format!("{temporary}/{name}"), b"{}");
+            let ino = kernel.stat(&who, &format!("{temporary}/{name}")).unwrap().ino;
+            let member = format!("{DIR}/{name}");
+            kernel.rename(&who, &format!("{temporary}/{name}"), &member).unwrap();
+            (member, ino)
+        };
+        let (member, ino) = move_in(kernel, "k.ptx");
+        assert_eq!(kernel.stat(&reader.caller(), &member).err(), Some(Errno::ENOENT));
+        assert_ne!(kernel.stat(&who, &member).unwrap().ino, ino, "the draft has another inode");
+        move_in(kernel, "__grp__k.json");
+        assert_eq!(kernel.stat(&reader.caller(), &member).unwrap().ino, ino);
+        assert_eq!(get(kernel, &reader, &member), b"{}");
+    });
+}
+
 /// Each time all names are taken back, every program has to look every name up again.
 #[test]
 fn a_temporary_that_becomes_a_member_takes_no_names_back() {

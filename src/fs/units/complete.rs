@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::fs::editions::version::{MEMBERS_MAX, Member, UnitName, Version, current};
 use crate::fs::editions::{Edition, EditionId};
 use crate::fs::filesystem::Filesystem;
-use crate::fs::inode::{DirEntryKey, LiveId};
+use crate::fs::inode::{DirEntryKey, LiveId, Published};
 use crate::fs::rights::may_take;
 use crate::fs::state::{State, close_files};
 use crate::fs::who::Who;
@@ -171,6 +171,7 @@ impl Filesystem {
             // This happens under the same lock: files that are published from now on belong to the
             // next draft.
             rest(&mut state, id, Version { members, mark, ..Version::default() });
+            revive_stale(&mut state, &ops, &stamps);
             self.note_made(made);
             break state;
         };
@@ -181,8 +182,8 @@ impl Filesystem {
         if let Some(dir) = dirs.first() {
             tracing::debug!(files = paths.len(), %dir, "files that belong together are published");
         }
-        // The kernel remembers no name of a draft, nor a public one that the draft has changed. It
-        // may remember the attributes of their directories.
+        // Of the names that the draft has changed, the kernel remembers only such as lead to an inode
+        // that was stale until now. It may remember the attributes of their directories.
         if dirs.iter().any(|dir| forgotten != Some(dir)) {
             self.doubt(spots);
         }
@@ -353,6 +354,17 @@ fn rest(state: &mut State, id: EditionId, version: Version) {
         let fits =
             state.editions.rebase(id, version.into()) || state.editions.rebase(id, bare.into());
         debug_assert!(fits, "what lists no members fits where the edition did");
+    }
+}
+
+/// Ends the staleness of inodes whose content is published under the names where the kernel may find
+/// them.
+fn revive_stale(state: &mut State, ops: &[(TreePath, Op)], stamps: &[Stamp]) {
+    for ((path, op), stamp) in ops.iter().zip(stamps) {
+        if let (Op::Put(entry), Some(spot)) = (op, state.names.spot_of(path)) {
+            let (entry, changed_ms) = (entry.clone(), stamp.ms);
+            state.names.revive(&spot, Published { entry, stamp: Some(*stamp), changed_ms });
+        }
     }
 }
 
