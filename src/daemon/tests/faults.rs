@@ -226,7 +226,7 @@ fn a_renamed_member_gets_its_inode_back_when_it_is_published() {
     in_both_modes(|kernel| {
         let (writer, reader) = (Program::start(), Program::start());
         let who = writer.caller();
-        let mut move_in = |kernel: &mut Kernel<'_>, name: &str| {
+        let move_in = |kernel: &mut Kernel<'_>, name: &str| {
             let temporary = format!("{DIR}/tmp.pid_1_{name}");
             make_dirs(kernel, &writer, &temporary);
             put(kernel, &writer, &format!("{temporary}/{name}"), b"{}");
