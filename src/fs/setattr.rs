@@ -266,7 +266,7 @@ impl Filesystem {
                 live.members.clear();
                 id
             };
-            let done = this.publish(id, Some(&wish.caller), false, None);
+            let done = this.publish(id, Some((&wish.caller, wish.who)), false, None);
             this.finish_here(id);
             done.map(|()| true)
         })
