@@ -4,6 +4,7 @@
 //! files. Must never read the namespace or the disk.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use hearthfs_mount::{Attr, Errno, Ino};
 
@@ -416,13 +417,16 @@ impl Names {
         {
             self.groups.remove(&group);
         }
-        for spot in inode.places.iter().chain(&inode.last) {
-            if let Some(slot) = self.slots.get_mut(spot) {
+        for spot in inode.places.into_iter().chain(inode.last) {
+            if let Entry::Occupied(mut known) = self.slots.entry(spot) {
+                let slot = known.get_mut();
                 slot.bound = slot.bound.filter(|bound| *bound != ino);
                 slot.reserved = slot.reserved.filter(|reserved| *reserved != ino);
                 slot.stale = slot.stale.filter(|stale| *stale != ino);
+                if slot.is_empty() {
+                    known.remove();
+                }
             }
-            self.sweep_slot(spot);
         }
     }
 }

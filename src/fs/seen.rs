@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::inode::Published;
 use crate::name::TreePath;
-use crate::namespace::{Entry, Fold, Time};
+use crate::namespace::{Entry, Fold, PathIs, Time};
 use crate::stamp::Stamp;
 use crate::sync::Ledger;
 
@@ -34,11 +34,14 @@ impl Seen {
 
 /// Reads what the namespace has under a path, before anything is hidden or has expired.
 pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
-    if let Some(register) = fold.visible(path) {
-        let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
-        return register.entry.map(|entry| Seen { entry, stamp, changed_ms, left: Duration::MAX });
+    match fold.at(path)? {
+        PathIs::Entry(register) => {
+            let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
+            let seen = |entry| Seen { entry, stamp, changed_ms, left: Duration::MAX };
+            register.entry.map(seen)
+        }
+        PathIs::ImpliedDirectory => Some(implied_directory()),
     }
-    (!path.is_root() && fold.is_directory(path)).then(implied_directory)
 }
 
 /// Returns a directory that exists only because an entry exists below it.

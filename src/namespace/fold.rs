@@ -82,6 +82,15 @@ pub struct Child {
     pub register: Option<Register>,
 }
 
+/// What is at a path, as [`Fold::at`] returns it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PathIs {
+    /// A visible entry.
+    Entry(Register),
+    /// A directory that exists only because something lies below it.
+    ImpliedDirectory,
+}
+
 /// The namespace, and the remote locations of its contents.
 #[derive(Debug, Default)]
 pub struct Fold {
@@ -305,6 +314,16 @@ impl Fold {
     pub fn visible(&self, path: &TreePath) -> Option<Register> {
         let record = self.record(path).filter(|record| record.is_live())?;
         self.reachable(path).then(|| self.unpack(record))
+    }
+
+    /// Returns what is at a path: a visible entry, or a directory that is only implied. Takes
+    /// one search where there is an entry, and two where there is nothing.
+    pub fn at(&self, path: &TreePath) -> Option<PathIs> {
+        if let Some(record) = self.record(path).filter(|record| record.is_live()) {
+            return self.reachable(path).then(|| PathIs::Entry(self.unpack(record)));
+        }
+        let implied = !path.is_root() && self.has_descendants(path) && self.reachable(path);
+        implied.then_some(PathIs::ImpliedDirectory)
     }
 
     /// Returns what a path points to, if it is [visible](Fold::visible).

@@ -27,7 +27,7 @@ pub use entry::{
     XATTR_TOTAL_BYTES_MAX, Xattrs, split_xattrs,
 };
 pub use facts::{BytesPlace, ContentFacts, FACTS_NAME, FIGURES_NAME, Facts, UNCOUNTED_NAME};
-pub use fold::{Applied, Builder, Child, Fold, Register};
+pub use fold::{Applied, Builder, Child, Fold, PathIs, Register};
 pub use living::Living;
 pub use location::{Location, Site};
 pub use misses::{

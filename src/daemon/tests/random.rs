@@ -517,6 +517,10 @@ fn settle(nodes: &mut [World<'_>; 2]) {
     let second = two.models[0].tell(&first);
     one.look();
     one.models[0].learn(&second);
+    // A change that left a path as other nodes knew it was not sent. It is sent once a change of
+    // the other node to that path arrives.
+    one.kernel.drain();
+    two.look();
     for node in nodes {
         node.note("the nodes meet");
         node.models[0].met();

@@ -99,6 +99,12 @@ impl NamePattern {
     /// end. So the first match of the tokens between two `Any` is the best one, and nothing before
     /// the last `Any` is ever tried again.
     fn matches(&self, name: &[u8]) -> Option<usize> {
+        // Most patterns end in bytes that almost no name ends in.
+        if let Some(Token::Literal(end)) = self.tokens.last()
+            && !name.ends_with(end)
+        {
+            return None;
+        }
         let (mut token, mut at) = (0, 0);
         let mut retry: Option<(usize, usize)> = None;
         loop {

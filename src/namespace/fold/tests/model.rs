@@ -158,6 +158,12 @@ fn compare(fold: &Fold, model: &Model) {
         let visible = model.live(&at).filter(|_| model.is_reachable(&at));
         assert_eq!(fold.entry(&at).as_ref(), visible);
         assert_eq!(fold.is_directory(&at), model.is_directory(&at), "{at}");
+        let is = match fold.at(&at) {
+            Some(PathIs::Entry(register)) => register.entry.as_ref() == visible,
+            Some(PathIs::ImpliedDirectory) => visible.is_none() && model.is_directory(&at),
+            None => visible.is_none() && (at.is_root() || !model.is_directory(&at)),
+        };
+        assert!(is, "{at}");
         assert_eq!(fold.children(&at), model.children(&at), "{at}");
         let below: Vec<_> = model.below(&at).map(|(p, r)| (p.clone(), r.clone())).collect();
         assert_eq!(fold.below(&at).collect::<Vec<_>>(), below);
