@@ -28,7 +28,8 @@ struct Fake {
 #[async_trait]
 impl Node for Fake {
     fn status(&self) -> Status {
-        Status { mount_point: self.mount_point.clone(), pid: 7, ..Status::default() }
+        let daemon = DaemonReport { pid: 7, ..DaemonReport::default() };
+        Status { mount_point: self.mount_point.clone(), daemon, ..Status::default() }
     }
 
     fn profiles(&self) -> serde_json::Value {
@@ -152,7 +153,7 @@ fn status_over_the_socket() {
     let mode = std::fs::metadata(bench.place().socket()).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (mut client, status) = bench.find().expect("found");
-    assert_eq!((status.pid, status.mount_point.as_str()), (7, POINT));
+    assert_eq!((status.daemon.pid, status.mount_point.as_str()), (7, POINT));
     let again = bench.runtime.block_on(client.status()).expect("one connection, many requests");
     assert_eq!(again, status);
     let (all, troubles) = bench.runtime.block_on(list(&bench.around));
@@ -386,7 +387,7 @@ fn a_status_of_another_version_is_understood() {
     newer["health"]["new_field"] = 1.into();
     assert_eq!(told(read(&newer).expect("fields may be added")), full);
     newer["phase"] = "asleep".into();
-    assert_eq!(read(&newer).expect("a phase may be added").phase, Phase::Unknown);
+    assert_eq!(read(&newer).expect("a phase may be added").life.phase, Phase::Unknown);
     let private = read(&serde_json::json!({ "private": true })).expect("understood");
     assert_eq!(told(private)["private"], true);
     for (word, wrong) in [("pid", "7"), ("read_only", "no"), ("health", "good"), ("phase", "")] {

@@ -182,7 +182,7 @@ impl Rates {
     /// Returns the figures between two samples.
     pub(super) fn between(before: &Sample, now: &Sample) -> Self {
         let status = &now.status;
-        let run = |status: &Status| (status.pid, status.started_ms);
+        let run = |status: &Status| (status.daemon.pid, status.life.started_ms);
         let same = run(&before.status) == run(status);
         // Another daemon has started counting from zero.
         let start =
@@ -202,13 +202,13 @@ impl Rates {
             },
             requests: grown.requests.into_iter().filter(|(_, number)| *number > 0).collect(),
             calls: grown.operations.into_iter().filter(|(_, number)| *number > 0).collect(),
-            backlog: status.backlog,
+            backlog: status.unsent.backlog,
             cache: CacheNow {
                 bytes: status.local.bytes,
                 limit_bytes: status.local.limit_bytes,
                 entries: status.entries,
             },
-            store: StoreNow::of(status.health.as_ref()),
+            store: StoreNow::of(status.sharing.health.as_ref()),
             busy: BusyRates::between(before.busy.as_ref(), now.busy.as_ref()),
         }
     }
@@ -251,7 +251,7 @@ mod tests {
 
     pub(crate) fn look(at_s: u64, hits: u64, misses: u64) -> Sample {
         let mut status = Status { mount_point: "/m".into(), ..Status::default() };
-        (status.pid, status.started_ms) = (1, 5);
+        (status.daemon.pid, status.life.started_ms) = (1, 5);
         (status.counters.hits, status.counters.misses) = (hits, misses);
         status.counters.requests = [("get".to_owned(), hits)].into();
         let client = BusyClient { name: "jax".into(), hits, misses };
@@ -280,11 +280,12 @@ mod tests {
         (now.status.counters.published, now.status.counters.published_bytes) = (3, 4);
         (now.status.counters.uploaded, now.status.counters.uploaded_bytes) = (5, 6);
         now.status.counters.operations = [("open".to_owned(), 7)].into();
-        now.status.backlog = Backlog { records: 8, bytes: 9, oldest_ms: 10 };
+        now.status.unsent.backlog = Backlog { records: 8, bytes: 9, oldest_ms: 10 };
         (now.status.local.bytes, now.status.local.limit_bytes) = (11, 12);
         now.status.entries = 13;
         let why = Some("status 403".to_owned());
-        now.status.health = Some(HealthReport { last_error: why, ..HealthReport::default() });
+        now.status.sharing.health =
+            Some(HealthReport { last_error: why, ..HealthReport::default() });
         let entry = BusyEntry { path: "jax/x".into(), opens: 14 };
         now.busy.as_mut().expect("there").entries.push(entry);
         let text =
@@ -296,11 +297,11 @@ mod tests {
         let busy = "\"up\":false,\"trouble\":\"status 403\",\
             \"clients\":[{\"name\":\"jax\",\"hits\":30,\"misses\":10}],\"busiest\":[{\"path\":\"jax/x\",\"opens\":14}]}";
         assert_eq!(text(&now), format!("{counts}{busy}"));
-        (now.status.health, now.busy) =
+        (now.status.sharing.health, now.busy) =
             (Some(HealthReport { up: true, ..Default::default() }), None);
         let silent = "\"up\":true,\"trouble\":null,\"clients\":null,\"busiest\":null}";
         assert_eq!(text(&now), format!("{counts}{silent}"));
-        now.status.health = None;
+        now.status.sharing.health = None;
         assert_eq!(text(&now), format!("{counts}{}", silent.replace("true", "null")));
         let idle = text(&before);
         assert!(idle.contains("\"hits\":0,\"misses\":0,\"hit_ratio\":null,"), "{idle}");
@@ -309,7 +310,7 @@ mod tests {
     #[test]
     fn another_daemon_counts_anew() {
         let mut later = look(12, 7, 1);
-        later.status.started_ms = 6;
+        later.status.life.started_ms = 6;
         later.busy = None;
         let rates = Rates::between(&look(10, 100, 50), &later);
         assert_eq!((rates.found, rates.busy), (FoundCounts::new(7, 1), BusyRates::Unknown));
