@@ -128,12 +128,12 @@ impl Filesystem {
         let own_inode = live.ino == ino;
         // A handle that may be mapped for writing goes through the daemon. A mapping of the file
         // itself would outlive the handle, and the daemon would not see that.
-        let passes = self.passes_through() && !flags.read;
+        let passes = self.passes_through() && !flags.reads();
         let io = if own_inode {
             state.count_open(ino);
             let default = if passes { Mode::Passthrough } else { Mode::Cached };
             match settle_mode(state, ino, &source, default) {
-                Mode::Passthrough if flags.read => Io::Beside(Arc::clone(&source.backing)),
+                Mode::Passthrough if flags.reads() => Io::Beside(Arc::clone(&source.backing)),
                 Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
                 Mode::Cached if flags.direct || flags.append => Io::Direct,
                 Mode::Cached => Io::Cached { keep: true },

@@ -61,14 +61,14 @@ pub(super) enum OpenStep {
 impl Filesystem {
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
         self.0.rooms.freshness.note_activity();
-        if (flags.write || flags.truncate) && self.0.rules.read_only {
+        if flags.changes() && self.0.rules.read_only {
             return Err(Errno::EROFS).into();
         }
         let who = self.0.callers.who(caller);
         let (tried, retry, room) = {
             let now = self.0.rooms.clock.mono();
             let mut state = self.0.state.lock();
-            let (tried, retry) = state.retries.end(caller, ino, flags.write || flags.truncate, now);
+            let (tried, retry) = state.retries.end(caller, ino, flags.changes(), now);
             (tried, retry, state.handles.has_room(caller.uid))
         };
         let mut wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
@@ -132,7 +132,7 @@ impl Filesystem {
     /// Records a retry if the answer is `ESTALE`.
     fn told(&self, ino: Ino, wish: &Wish, reply: Reply<Opened>) -> Reply<Opened> {
         if matches!(reply, Err(Errno::ESTALE)) {
-            let flags = (wish.flags.write || wish.flags.truncate).then_some(wish.flags);
+            let flags = wish.flags.changes().then_some(wish.flags);
             self.look_again(&wish.caller, ino, RetryWish::of(flags));
         }
         reply

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Attr, Caller, Errno, Handle, Ino, OpenFlags, Reply, SetAttr};
+use hearthfs_mount::{
+    Answer, Attr, Caller, Errno, Handle, Ino, OpenAccess, OpenFlags, Reply, SetAttr,
+};
 use tokio::sync::watch;
 
 use super::attrs::{apply, attrs_op};
@@ -52,7 +54,8 @@ impl Filesystem {
         self.give_up_seat(retry);
         let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
         let who = self.0.callers.who(caller);
-        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let flags =
+            OpenFlags { access: OpenAccess::Write, truncate: size == 0, ..OpenFlags::default() };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
         match self.resize(&wish, ino, set.handle, size) {
             Ok(Resize::Done) => self.set_rest(caller, ino, set),

@@ -507,5 +507,5 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
 /// other handles of the inode are passed through to.
 pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
     let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
-    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
+    if passed && flags.reads() { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

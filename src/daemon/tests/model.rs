@@ -434,6 +434,5 @@ impl Model {
 }
 
 fn wants(flags: OpenFlags) -> u32 {
-    let write = flags.write || flags.truncate;
-    (if flags.read { R } else { 0 }) | (if write { W } else { 0 })
+    (if flags.reads() { R } else { 0 }) | (if flags.changes() { W } else { 0 })
 }
