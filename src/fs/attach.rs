@@ -13,6 +13,7 @@ use super::inode::{LiveId, Mode, Source};
 use super::open::OpenStep;
 use super::state::{State, may_stand_aside};
 use super::wish::Wish;
+use super::writing_handle::{WriteWay, WritingHandle};
 
 impl Filesystem {
     /// Makes a handle that cannot write, on the file of its inode.
@@ -148,44 +149,20 @@ impl Filesystem {
         {
             live.mapped = true;
         }
-        let file = OpenFile {
-            ino,
-            who,
-            user: wish.caller.uid,
-            write: true,
-            to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
-            bytes: Bytes::Source(source),
-            live: Some(id),
-            aside: !own_inode,
-            passed: matches!(io, Io::Passthrough(_)),
-            wrote: false,
-            appends: flags.append,
-            closed: false,
-            flushed: false,
-            torn: false,
+        let way = match io {
+            Io::Passthrough(_) => WriteWay::Passed,
+            _ if own_inode => WriteWay::Daemon,
+            _ => WriteWay::Aside,
         };
-        let handle = self.add_file(state, file);
+        let writing = Some(WritingHandle::new(id, way, flags.append));
+        let (user, bytes) = (wish.caller.uid, Bytes::Source(source));
+        let handle = self.add_file(state, OpenFile { ino, who, user, bytes, writing });
         Opened { handle, io, no_flush: false }
     }
 }
 
 fn reader(ino: Ino, wish: &Wish, bytes: Bytes) -> OpenFile {
-    OpenFile {
-        ino,
-        who: wish.who,
-        user: wish.caller.uid,
-        write: false,
-        to_the_end: false,
-        bytes,
-        live: None,
-        aside: false,
-        passed: false,
-        wrote: false,
-        appends: false,
-        closed: false,
-        flushed: false,
-        torn: false,
-    }
+    OpenFile { ino, who: wish.who, user: wish.caller.uid, bytes, writing: None }
 }
 
 /// Decides how the handles of an inode do their I/O, if none of them is open yet.

@@ -59,6 +59,7 @@ mod vfs;
 mod who;
 mod wish;
 mod worth;
+mod writing_handle;
 mod xattrs;
 
 pub use busy::BusyCounts;

@@ -154,24 +154,17 @@ impl Filesystem {
 
     fn plan_flush(&self, state: &mut State, handle: Handle, who: Who, dying: bool) -> Reply<Flush> {
         let file = state.handles.file_mut(handle).ok_or(Errno::EBADF)?;
-        let Some(id) = file.live.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
+        let Some(writing) = &mut file.writing else { return Ok(Flush::Nothing) };
+        let id = writing.live();
+        let closes = writing.note_close(opener, dying);
         if dying && !opener {
-            // If the opener has closed it, no other process has closed what the killed one wrote
-            // since.
-            file.torn |= file.closed;
             if let Some(version) = state.lives.get_mut(id).and_then(Live::version_mut) {
                 version.closed_again = true;
             }
             return Ok(Flush::Nothing);
         }
-        let was_closed = file.closed;
-        file.flushed |= !dying;
-        file.torn &= dying;
-        file.closed |= opener;
-        let closes = file.closed && !was_closed;
-        let may_have_written = file.wrote || file.passed;
-        let closed = file.closed;
+        let (closed, may_have_written) = (writing.is_closed(), writing.may_have_written());
         let Some(live) = state.lives.get_mut(id) else { return Ok(Flush::Nothing) };
         live.open -= u32::from(closes);
         if let Some(version) = live.version_mut() {
@@ -216,9 +209,8 @@ impl Filesystem {
         let now = Mark::of(live.file()).ok();
         let closed = live.closed.is_some() && now == live.closed;
         let wrote = !closed && (live.wrote() || (live.empties && live.version().is_none()));
-        let others = state.handles.writers(id).any(|file| {
-            let writes = file.wrote || (file.passed && file.appends);
-            Some(file.who) != dead && !file.closed && writes
+        let others = state.handles.writers(id).any(|(file, writing)| {
+            Some(file.who) != dead && !writing.is_closed() && writing.counts_as_writer()
         });
         let may_have_written = may_have_written || live.stored.is_some() || live.mapped;
         if wrote && may_have_written && !others {

@@ -57,13 +57,14 @@ impl Filesystem {
 
     fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
         let file = state.remove_file(handle)?;
-        let last = file.live.filter(|_| file.write).and_then(|id| {
+        let last = file.writing.and_then(|writing| {
+            let id = writing.live();
             let live = state.lives.get_mut(id)?;
             live.writers -= 1;
-            live.open -= u32::from(!file.closed);
+            live.open -= u32::from(!writing.is_closed());
             let idle = state.is_idle(id);
             let live = state.lives.get_mut(id).filter(|_| idle)?;
-            Some(last_of(id, live, (file.flushed || file.closed) && !file.torn))
+            Some(last_of(id, live, writing.is_covered()))
         });
         state.uncount_open(file.ino);
         last

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 use super::attrs::{apply, attrs_op};
 use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
-use super::handles::OpenFile;
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
 use super::live::{Live, Mark, MtimeToSet};
 use super::retry::RetryWish;
@@ -106,9 +105,9 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let by_handle = handle.and_then(|handle| {
-            let file = state.handles.file_mut(handle)?;
-            file.wrote = true;
-            file.live
+            let writing = state.handles.file_mut(handle)?.writing.as_mut()?;
+            writing.note_write();
+            Some(writing.live())
         });
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let id = by_handle.or(inode.live());
@@ -411,8 +410,8 @@ impl Filesystem {
         let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
-            let through = |file: &OpenFile| file.aside && file.ino == ino;
-            if alone && !state.handles.writers(id).any(through) {
+            let mut writers = state.handles.writers(id);
+            if alone && !writers.any(|(file, writing)| writing.is_aside() && file.ino == ino) {
                 continue;
             }
             let Some(live) = state.lives.get_mut(id).filter(is_next) else { continue };

@@ -62,7 +62,7 @@ impl State {
     /// Adds an open file, which shares the lock of its name. `further` are the other names of the
     /// file.
     pub(super) fn add_file(&mut self, file: OpenFile, further: &[DirEntryKey]) -> Handle {
-        if file.aside
+        if file.is_aside()
             && let Some(inode) = self.names.inode_mut(file.ino)
         {
             inode.asides += 1;
@@ -76,7 +76,7 @@ impl State {
     pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
         self.locks.close(handle);
         let file = self.handles.remove_file(handle)?;
-        if file.aside
+        if file.is_aside()
             && let Some(inode) = self.names.inode_mut(file.ino)
         {
             inode.asides -= 1;
