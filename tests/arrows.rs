@@ -298,7 +298,7 @@ fn what_is_no_circle_passes() {
 }
 
 /// The structs of the product above the limits. This list may only shrink.
-const LARGE: &[&str] = &["src/fs/filesystem.rs Inner", "src/fs/live.rs Live"];
+const LARGE: &[&str] = &["src/fs/filesystem.rs Inner"];
 
 #[test]
 fn no_struct_is_newly_too_large_and_the_list_has_no_others() {

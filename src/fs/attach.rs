@@ -63,7 +63,9 @@ impl Filesystem {
     ) -> Reply<Opened> {
         let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
         // The file is emptied after the lock is released and before the caller is answered.
-        live.fresh |= wish.flags.truncate && live.file().metadata()?.len() > 0;
+        if wish.flags.truncate && live.file().metadata()?.len() > 0 {
+            live.baseline.freshen();
+        }
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut live.attrs);
         }
@@ -101,9 +103,11 @@ impl Filesystem {
     ) -> OpenStep {
         match state.lives.get(id) {
             // A writer that joined now would change what is being digested, or is about to be a blob.
-            Some(live) if live.settling => return OpenStep::Wait(live.moved.subscribe()),
+            Some(live) if live.settling.is_on() => {
+                return OpenStep::Wait(live.settling.subscribe());
+            }
             Some(live) if live.version().is_some() => {
-                return OpenStep::Settle(id, live.moved.subscribe());
+                return OpenStep::Settle(id, live.settling.subscribe());
             }
             _ => {}
         }
@@ -121,10 +125,7 @@ impl Filesystem {
     ) -> Opened {
         let Wish { who, flags, .. } = *wish;
         let live = state.lives.get_mut(id).expect("the caller found it under the same lock");
-        live.writers += 1;
-        live.open += 1;
-        live.members.insert(who);
-        live.writer = wish.caller;
+        live.writers.join(who, wish.caller);
         let source = Arc::clone(&live.source);
         let own_inode = live.ino == ino;
         // A handle that may be mapped for writing goes through the daemon. A mapping of the file
@@ -147,7 +148,7 @@ impl Filesystem {
             && matches!(io, Io::Beside(_))
             && let Some(live) = state.lives.get_mut(id)
         {
-            live.mapped = true;
+            live.mapped.note_direct();
         }
         let way = match io {
             Io::Passthrough(_) => WriteWay::Passed,

@@ -443,7 +443,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             let old = |since: Duration| now.saturating_sub(since) >= KEEP_AFTER;
             let all = state.lives.iter().filter(|(_, live)| {
-                let held = live.is_held(now) || live.settling;
+                let held = live.is_held(now) || live.settling.is_on();
                 !held && live.version().is_some_and(|version| old(version.since))
             });
             all.map(|(id, _)| id).collect()
@@ -471,7 +471,12 @@ impl Filesystem {
     fn measure(&self) {
         let open: Vec<LiveId> = {
             let state = self.0.state.lock();
-            state.lives.iter().filter(|(_, live)| live.writers > 0).map(|(id, _)| id).collect()
+            state
+                .lives
+                .iter()
+                .filter(|(_, live)| live.writers.has_handles())
+                .map(|(id, _)| id)
+                .collect()
         };
         let mut grown = false;
         for id in open {

@@ -89,7 +89,7 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let id = state.names.inode(ino).and_then(Inode::live);
             id.and_then(|id| Some((id, state.lives.get_mut(id)?))).map(|(id, live)| {
-                live.stored = Some(self.0.rooms.clock.mono());
+                live.mapped.note_store(self.0.rooms.clock.mono());
                 (id, Arc::clone(&live.source), live.version().is_some())
             })
         };
@@ -111,7 +111,7 @@ impl Filesystem {
         // arrive.
         let mut state = self.0.state.lock();
         if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
-            live.stored = Some(self.0.rooms.clock.mono());
+            live.mapped.note_store(self.0.rooms.clock.mono());
         }
         Ok(data.len() as u32)
     }

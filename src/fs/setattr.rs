@@ -112,10 +112,11 @@ impl Filesystem {
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let id = by_handle.or(inode.live());
         if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
-            let (alone, open) = (live.is_dropped() || live.place().is_none(), live.open > 0);
-            if live.settling || (!open && live.version().is_some() && by_handle.is_none()) {
+            let (alone, open) =
+                (live.is_dropped() || live.place().is_none(), live.writers.has_open());
+            if live.settling.is_on() || (!open && live.version().is_some() && by_handle.is_none()) {
                 // The file is closed, and about to be a blob.
-                return Ok(Resize::Wait(live.moved.subscribe()));
+                return Ok(Resize::Wait(live.settling.subscribe()));
             }
             if by_handle.is_some() || open || alone {
                 return Ok(match live.file().metadata()?.len() == size {
@@ -170,7 +171,7 @@ impl Filesystem {
             InodeKind::Live(id) => state
                 .lives
                 .get(*id)
-                .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote())),
+                .and_then(|live| live.baseline.same_as().filter(|_| !live.wrote())),
             _ => None,
         };
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
@@ -186,10 +187,11 @@ impl Filesystem {
         let seen = path.and_then(|path| self.seen(&path));
         let joinable = state.joinable(spot, seen.as_ref(), wish.who, OpenFlags::default());
         let link = published.entry.link;
-        let same = |live: &&mut Live| live.open > 0 && live.continues(published.stamp, link);
+        let same =
+            |live: &&mut Live| live.writers.has_open() && live.continues(published.stamp, link);
         if let Some(live) = joinable.and_then(|id| state.lives.get_mut(id)).filter(same) {
-            if live.settling {
-                return Ok(Resize::Wait(live.moved.subscribe()));
+            if live.settling.is_on() {
+                return Ok(Resize::Wait(live.settling.subscribe()));
             }
             let done = live.file().metadata()?.len() == size;
             return Ok(if done { Resize::Done } else { self.cut(live, wish) });
@@ -264,8 +266,8 @@ impl Filesystem {
                 let staged = (file, staged, clean);
                 let id = this.begin_live(&mut state, LiveOn::Fresh, &wish, &base, staged, false)?;
                 let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
-                (live.fresh, live.closed_once) = (true, true);
-                live.members.clear();
+                live.baseline.freshen();
+                live.writers.leave();
                 id
             };
             let done = this.publish(id, Some(&wish.caller), false, None);
@@ -400,7 +402,7 @@ impl Filesystem {
         let (stamp, link) = match &inode.node {
             InodeKind::Entry(published) => (published.stamp, published.entry.link),
             InodeKind::Live(id) => match state.lives.get(*id) {
-                Some(live) => (live.began, live.link),
+                Some(live) => (live.lineage.follows(), live.link),
                 None => return touches,
             },
             _ => return touches,
@@ -439,11 +441,13 @@ impl Filesystem {
         last: Option<&DirEntryKey>,
     ) -> Vec<TreePath> {
         let path = live.place().or(last).and_then(|spot| state.names.path_of(spot));
-        let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
+        let Some(path) = path.filter(|_| live.lineage.follows().is_some()) else {
+            return Vec::new();
+        };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
-            // `base` would be wrong here: after a rename over a name, it is the stamp of another
+            // What it replaces would be wrong here: after a rename over a name, it is the stamp of another
             // file, perhaps of another user.
-            Some(seen) if seen.stamp == live.began => {
+            Some(seen) if seen.stamp == live.lineage.follows() => {
                 let links = seen.entry.link.into_iter().flat_map(|group| fold.links(group));
                 let mut paths: Vec<TreePath> = links.cloned().chain([path]).collect();
                 paths.sort();

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use hearthfs_mount::{Errno, OpenFlags};
 
 use super::{
-    Call, Descriptor, Done, Draft, File, Kind, Model, Of, Rights, Text, Thing, View, What, parent,
-    wants,
+    Call, Descriptor, Done, Draft, File, Kind, LastClose, Model, Of, Rights, Text, Thing,
+    Unpublished, View, What, parent, wants,
 };
 use crate::daemon::tests::kernel::Fd;
 use crate::daemon::tests::users::SETGID;
@@ -128,8 +128,8 @@ impl Model {
     fn join(&mut self, program: usize, id: usize, empties: bool) {
         let draft = self.drafts.get_mut(&id).unwrap();
         if empties && !draft.bytes.is_empty() {
-            (draft.bytes, draft.fresh, draft.wrote) = (Vec::new(), true, true);
-            draft.as_closed = false;
+            (draft.bytes, draft.unpublished.fresh) = (Vec::new(), true);
+            draft.note_write();
         }
         draft.members.insert(program);
         draft.writer = Some(program);
@@ -148,17 +148,17 @@ impl Model {
         let began = published.as_ref().map(|thing| thing.put);
         let draft = Draft {
             name: name.map(str::to_owned),
-            fresh: creates || (truncate && !was_empty),
+            unpublished: Unpublished {
+                fresh: creates || (truncate && !was_empty),
+                ..Unpublished::default()
+            },
+            closed: LastClose::Never,
             left: text.clone(),
             bytes: text.filter(|_| !truncate).unwrap_or_default().0,
             rights,
             members: BTreeSet::new(),
             writer: None,
-            wrote: false,
-            changed: false,
-            closed_once: false,
             stored_late: false,
-            as_closed: false,
             group: published.and_then(|thing| thing.group),
             began,
             base: began,
