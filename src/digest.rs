@@ -29,11 +29,13 @@ impl Digest {
     }
 
     /// Reports whether this is the digest of zero bytes.
+    #[inline]
     pub fn is_empty_content(&self) -> bool {
         *self == Self::empty()
     }
 
     /// Returns the raw 32 bytes.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }

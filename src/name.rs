@@ -58,6 +58,7 @@ impl TreePath {
     }
 
     /// Reports whether this is the root of the mount.
+    #[inline]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
     }
@@ -79,6 +80,25 @@ impl TreePath {
         }
         bytes.extend_from_slice(name);
         Ok(Self(bytes.into()))
+    }
+
+    /// Returns the path with these names, from the root down.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_name`], and `TooLong` when the whole path is above its limit.
+    pub fn of_names<'a>(names: impl Iterator<Item = &'a [u8]> + Clone) -> Result<Self, PathError> {
+        // Exactly as long as the path, so that it is not moved to be made shorter.
+        let length: usize = names.clone().map(|name| name.len() + 1).sum();
+        let mut bytes = Vec::with_capacity(length.saturating_sub(1));
+        for name in names {
+            check_name(name)?;
+            if !bytes.is_empty() {
+                bytes.push(0);
+            }
+            bytes.extend_from_slice(name);
+        }
+        if bytes.len() > MAX_PATH_BYTES { Err(PathError::TooLong) } else { Ok(Self(bytes.into())) }
     }
 
     /// Splits into the directory and the last name; `None` for the root.
@@ -118,6 +138,7 @@ impl TreePath {
     }
 
     /// Returns the part after this directory in the stored bytes of a path that lies below it.
+    #[inline]
     pub fn rest_of<'a>(&self, path: &'a [u8]) -> Option<&'a [u8]> {
         let rest = path.strip_prefix(&*self.0)?;
         let rest = if self.is_root() { rest } else { rest.strip_prefix(&[0])? };
@@ -140,6 +161,7 @@ impl TreePath {
     }
 
     /// Returns the stored bytes: components separated by NUL. The formats use the same form.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }

@@ -9,6 +9,7 @@ use hearthfs_mount::{
 use super::filesystem::Filesystem;
 use super::handles::type_of;
 use super::inode::{InodeKind, Published};
+use super::live::Live;
 use super::lookup::TTL_OF_LIVE;
 use super::retry::RetryWish;
 use super::seen::{Seen, seen_in};
@@ -65,12 +66,7 @@ impl Filesystem {
             }
             InodeKind::Live(id) => {
                 let live = state.lives.get(*id).ok_or(Errno::ESTALE)?;
-                let (size, mtime) = live.size_and_mtime()?;
-                let entry = live.as_entry((size, mtime));
-                let nlink = self.names_of(&entry).unwrap_or(u32::from(!inode.places.is_empty()));
-                let changed = live.version().map(|v| Time::from_ms(v.published.changed_ms));
-                let changed = changed.unwrap_or(mtime).max(mtime);
-                Ok((attr_from(ino, &entry, changed, nlink), self.ttl().min(TTL_OF_LIVE)))
+                Ok(self.attr_of_live(state, live, live.size_and_mtime()?))
             }
             InodeKind::Reserved(Published { entry, changed_ms, .. }) => {
                 let nlink = self.names_of(entry).unwrap_or(1);
@@ -81,6 +77,21 @@ impl Filesystem {
             }
             InodeKind::Stale(_) => Err(Errno::ESTALE),
         }
+    }
+
+    /// As [`Filesystem::attr_of`], for a live file with this size and modification time.
+    pub(super) fn attr_of_live(
+        &self,
+        state: &State,
+        live: &Live,
+        (size, mtime): (u64, Time),
+    ) -> (Attr, Duration) {
+        let entry = live.as_entry((size, mtime));
+        let is_named = state.names.inode(live.ino).is_some_and(|inode| inode.place().is_some());
+        let nlink = self.names_of(&entry).unwrap_or(u32::from(is_named));
+        let changed = live.version().map(|v| Time::from_ms(v.published.changed_ms));
+        let changed = changed.unwrap_or(mtime).max(mtime);
+        (attr_from(live.ino, &entry, changed, nlink), self.ttl().min(TTL_OF_LIVE))
     }
 
     /// Counts the names of a hard-linked entry; `None` for an entry with only one name.

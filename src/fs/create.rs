@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
 
 use hearthfs_mount::{Answer, Caller, Created, Errno, Ino, OpenFlags, Opened, Reply};
 
@@ -41,28 +42,31 @@ impl Filesystem {
         if is_hidden(parent, name) {
             return Err(Errno::EPERM).into();
         }
-        let spot = match self.routed(caller, (parent, name.into()), Purpose::Make) {
-            Ok(spot) => spot,
-            Err(errno) => return Err(errno).into(),
-        };
-        let who = self.0.callers.who(caller);
-        let now = self.0.rooms.clock.mono();
-        let ended = self.0.state.lock().retries.end_at(caller, &spot, now);
-        self.give_up_seat(ended.1);
-        if !self.0.state.lock().handles.has_room(caller.uid) {
-            return Err(Errno::ENFILE).into();
-        }
-        let wish =
-            Wish { caller: *caller, who, flags, tried: ended.0, patient: true, client: None };
-        let attrs = match self.attrs_for_new(parent, caller, mode) {
-            Ok(attrs) => attrs,
-            Err(errno) => return Err(errno).into(),
-        };
+        let mut spot: DirEntryKey = (parent, name.into());
         let path = self.0.state.lock().names.path_of(&spot);
         let kind = path.as_ref().map(|path| self.0.rules.profiles.classify(path).kind);
         let is_lock = kind == Some(FileKind::Lock(Scope::Cluster));
-        // The lock is released before the answer is made.
-        let is_new = self.must_be_new(&self.0.state.lock(), &spot, &wish);
+        if matches!(kind, Some(FileKind::Unit(_))) {
+            match self.routed(caller, spot, Purpose::Make) {
+                Ok(routed) => spot = routed,
+                Err(errno) => return Err(errno).into(),
+            }
+        }
+        let who = self.0.callers.who(caller);
+        let now = self.0.rooms.clock.mono();
+        let (tried, ended) = self.0.state.lock().retries.end_at(caller, &spot, now);
+        self.give_up_seat(ended);
+        let wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
+        let (attrs, is_new) = {
+            let state = self.0.state.lock();
+            if !state.handles.has_room(caller.uid) {
+                return Err(Errno::ENFILE).into();
+            }
+            match self.attrs_for_new(&state, parent, caller, mode) {
+                Ok(attrs) => (attrs, self.must_be_new(&state, &spot, &wish)),
+                Err(errno) => return Err(errno).into(),
+            }
+        };
         if let Err(errno) = is_new {
             return self.create_over(&spot, &wish, attrs, errno);
         }
@@ -103,7 +107,7 @@ impl Filesystem {
         attrs: &Attrs,
         (file, staged): (File, StagedPath),
     ) -> Reply<Created> {
-        let clean = Mark::of(&file)?;
+        let clean = Mark::of_new(&staged);
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         self.must_be_new(state, spot, wish)?;
@@ -115,7 +119,10 @@ impl Filesystem {
         let id = self.begin_live(state, LiveOn::Fresh, wish, &base, (file, staged, clean), true)?;
         let ino = state.lives.get(id).ok_or(Errno::ESTALE)?.ino;
         let opened = self.attach_writer(state, ino, id, wish);
-        let found = self.found(state, Lead::lasting(ino), Some(spot))?;
+        let live = state.lives.get(id).ok_or(Errno::ESTALE)?;
+        // Nothing can have written to it yet, so it is not examined.
+        let (attr, attr_ttl) = self.attr_of_live(state, live, (0, live.attrs.mtime));
+        let found = self.tell(state, Some(spot), attr, attr_ttl, Duration::MAX);
         Ok(Created { found, opened })
     }
 
@@ -227,10 +234,15 @@ impl Filesystem {
 
     /// Returns the attributes for something new in a directory. A directory with the set-group-id
     /// bit passes its group on.
-    pub(super) fn attrs_for_new(&self, parent: Ino, caller: &Caller, mode: u32) -> Reply<Attrs> {
-        let state = self.0.state.lock();
-        self.may_use(&state, caller, parent, MAY_CHANGE_NAMES)?;
-        let (dir, _) = self.attr_of(&state, parent)?;
+    pub(super) fn attrs_for_new(
+        &self,
+        state: &State,
+        parent: Ino,
+        caller: &Caller,
+        mode: u32,
+    ) -> Reply<Attrs> {
+        self.may_use(state, caller, parent, MAY_CHANGE_NAMES)?;
+        let (dir, _) = self.attr_of(state, parent)?;
         if dir.nlink == 0 {
             return Err(Errno::ENOENT);
         }

@@ -25,11 +25,8 @@ pub(super) struct Digested {
 
 /// Digests a whole file. Digests it again if it has changed since `seen` or changes meanwhile.
 /// Keeps the bytes of a small file.
-pub(super) fn digest_of(file: &File, seen: Option<Mark>, spare: &Spare) -> io::Result<Digested> {
-    let mut before = match seen {
-        Some(seen) => seen,
-        None => Mark::of(file)?,
-    };
+pub(super) fn digest_of(file: &File, seen: Mark, spare: &Spare) -> io::Result<Digested> {
+    let mut before = seen;
     let mut tries = 0;
     loop {
         let (digest, kept) = if before.size <= KEPT_BYTES_MAX {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use hearthfs_mount::{Abilities, Caller, Errno, Ino, Notices, Reply, Tasks, without_privileges};
@@ -95,6 +95,15 @@ pub struct FsOptions {
     pub cache_dir: std::path::PathBuf,
 }
 
+/// How far the kernel knows what other nodes have changed.
+#[derive(Debug, Default)]
+struct ToldToKernel {
+    /// How many commits of other nodes the kernel's cache of names reflects.
+    count: AtomicU64,
+    /// Held while the kernel is told.
+    telling: Mutex<()>,
+}
+
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) state: Mutex<State>,
@@ -112,8 +121,7 @@ pub(super) struct Inner {
     pub(super) worth: Worth,
     passthrough: AtomicBool,
     kernel: Mutex<Option<Arc<dyn Notices>>>,
-    /// How many commits of other nodes the kernel's cache of names reflects.
-    told: Mutex<u64>,
+    told: ToldToKernel,
     /// Names cannot be taken back from the kernel at once, so it must not remember them.
     forgetful: AtomicBool,
     /// Notified whenever there is something to look after.
@@ -148,7 +156,7 @@ impl Filesystem {
             worth,
             passthrough: AtomicBool::new(false),
             kernel: Mutex::new(None),
-            told: Mutex::new(0),
+            told: ToldToKernel::default(),
             forgetful: AtomicBool::new(false),
             begun: Notify::new(),
             closing: AtomicBool::new(false),
@@ -255,9 +263,9 @@ impl Filesystem {
         // What it learned while these names were still bound has to go, too. So this comes last,
         // once for all names.
         let applied = self.0.rooms.ledger.applied();
-        let mut told = self.0.told.lock();
+        let _one_at_a_time = self.0.told.telling.lock();
         self.doubt(spots);
-        *told = applied.max(*told);
+        self.0.told.count.fetch_max(applied, Ordering::AcqRel);
     }
 
     /// Notes when versions of other nodes arrived at names that keep their first version.
@@ -335,10 +343,15 @@ impl Filesystem {
     /// from before have to go first.
     pub(super) fn keep_order(&self) {
         let applied = self.0.rooms.ledger.applied();
-        let mut told = self.0.told.lock();
-        if applied > *told {
+        // Most calls end here, without the lock. A call that finds another one at work must wait
+        // for it, and that one stores the count last.
+        if applied <= self.0.told.count.load(Ordering::Acquire) {
+            return;
+        }
+        let _one_at_a_time = self.0.told.telling.lock();
+        if applied > self.0.told.count.load(Ordering::Acquire) {
             self.expire_names();
-            *told = applied;
+            self.0.told.count.fetch_max(applied, Ordering::AcqRel);
         }
     }
 

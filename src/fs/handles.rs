@@ -66,9 +66,8 @@ impl OpenFile {
 /// One name of a listing.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
-    pub(super) name: Box<[u8]>,
-    pub(super) file_type: hearthfs_mount::FileType,
-    pub(super) ino: Ino,
+    pub(super) name: Arc<[u8]>,
+    pub(super) is_directory: bool,
 }
 
 /// An open directory. The names are those at the beginning of the listing, so that offsets stay

@@ -9,11 +9,16 @@ use parking_lot::Mutex;
 
 use crate::digest::Digest;
 use crate::local::Pin;
+use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry};
 use crate::stamp::Stamp;
 
-/// The key of a name: its directory's inode, and the name.
-pub(super) type DirEntryKey = (Ino, Box<[u8]>);
+/// The size of a version in the input of an inode number: a separator and a stamp.
+const VERSION_BYTES: usize = 1 + 8 + 4 + 8;
+
+/// The key of a name: its directory's inode, and the name. A name is in several tables, which share
+/// its bytes.
+pub(super) type DirEntryKey = (Ino, Arc<[u8]>);
 
 /// The number of a live file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -172,6 +177,11 @@ impl Inode {
         }
     }
 
+    /// Makes an inode that has a name.
+    pub(super) fn new_at(node: InodeKind, place: DirEntryKey) -> Self {
+        Self { places: vec![place], ..Self::new(node) }
+    }
+
     /// Returns the place of a directory, or one of the places of a file.
     pub(super) fn place(&self) -> Option<&DirEntryKey> {
         self.places.first()
@@ -184,12 +194,17 @@ impl Inode {
 }
 
 /// Returns the inode number of a published entry. It is the same for the same version of the same
-/// path, so it is unchanged after the kernel has forgotten it.
-pub(super) fn number_of(path: &[u8], version: &[u8]) -> Ino {
-    let mut bytes = Vec::with_capacity(path.len() + version.len() + 1);
-    bytes.extend_from_slice(path);
+/// path, so it is unchanged after the kernel has forgotten it. A directory has no version: it keeps
+/// its number, whichever node made it last. Files that are open below it are found by that number.
+pub(super) fn number_of(path: &TreePath, version: Option<Stamp>) -> Ino {
+    let mut bytes = Vec::with_capacity(path.as_bytes().len() + VERSION_BYTES);
+    bytes.extend_from_slice(path.as_bytes());
     bytes.push(0xff);
-    bytes.extend_from_slice(version);
+    if let Some(stamp) = version {
+        bytes.extend_from_slice(&stamp.ms.to_le_bytes());
+        bytes.extend_from_slice(&stamp.counter.to_le_bytes());
+        bytes.extend_from_slice(&stamp.node.0.to_le_bytes());
+    }
     let digest = Digest::of(&bytes);
     let first = digest.as_bytes().first_chunk::<8>().expect("a digest has 32 bytes");
     // The upper half of the numbers is for live files; 0 and 1 are taken.

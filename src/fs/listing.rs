@@ -14,12 +14,10 @@ use super::handles::{Listed, OpenDir, type_of};
 use super::inode::{DirEntryKey, Inode, InodeKind, number_of};
 use super::live::Live;
 use super::rights::MAY_LIST;
-use super::seen::{implied_directory, version_of};
 use super::state::State;
 use super::who::Who;
 use crate::name::TreePath;
-use crate::namespace::{Child, EDITIONS, Fold};
-use crate::sync::Ledger;
+use crate::namespace::EDITIONS;
 
 /// Entries `.` and `..` come first.
 const DOTS: u64 = 2;
@@ -97,7 +95,7 @@ impl Filesystem {
         let mut index = first;
         while index < names.len() {
             let part = &names[index..names.len().min(index + TOLD_AT_ONCE)];
-            if self.tell_part(ino, part, index, plus.then_some(who), sink) {
+            if self.tell_part(ino, part, index, (who, plus), sink) {
                 break;
             }
             index += part.len();
@@ -111,37 +109,37 @@ impl Filesystem {
         ino: Ino,
         part: &[Listed],
         first: usize,
-        plus: Option<Who>,
+        (who, plus): (Who, bool),
         sink: DirSink<'_>,
     ) -> bool {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
-        let dir = state.names.directory_path(ino);
+        // A directory without a path was removed, and so was everything in it.
+        let Some(dir) = state.names.directory_path(ino) else { return false };
+        let limit = self.brief_ttl().min(LISTED_TTL_MAX);
         for (index, listed) in part.iter().enumerate() {
+            let Ok(path) = dir.join(&listed.name) else { continue };
+            let spot = self.routed_now(state, who, (ino, Arc::clone(&listed.name)), &path);
+            let private = if spot.0 == ino { None } else { state.names.path_of(&spot) };
+            let path = private.unwrap_or(path);
             let mut entry = DirEntry {
                 name: OsStr::from_bytes(&listed.name),
-                ino: listed.ino,
-                file_type: listed.file_type,
+                ino,
+                file_type: FileType::File,
                 next: (first + index) as u64 + DOTS + 1,
                 found: None,
             };
-            if let Some(who) = plus {
-                let spot: DirEntryKey = (ino, listed.name.clone());
-                let path = dir.as_ref().and_then(|dir| dir.join(&listed.name).ok());
-                let told = path.map(|path| {
-                    let spot = self.routed_now(state, who, spot, &path);
-                    let path = state.names.path_of(&spot).unwrap_or(path);
-                    self.find_and_tell(state, &spot, &path, Some(who))
-                });
-                let Some(Ok(Some(mut found))) = told else {
-                    // The name has gone since the listing began.
-                    continue;
-                };
-                let limit = self.brief_ttl().min(LISTED_TTL_MAX);
+            // A name that has gone since the listing began is left out.
+            if plus {
+                let told = self.find_and_tell(state, &spot, &path, Some(who));
+                let Ok(Some(mut found)) = told else { continue };
                 found.entry_ttl = found.entry_ttl.min(limit);
                 found.attr_ttl = found.attr_ttl.min(limit);
                 (entry.ino, entry.file_type) = (found.attr.ino, found.attr.file_type);
                 entry.found = Some(found);
+            } else {
+                let Some(shown) = self.number_and_type(state, &spot, &path, who) else { continue };
+                (entry.ino, entry.file_type) = shown;
             }
             if sink(&entry) {
                 if entry.found.is_some() {
@@ -152,6 +150,30 @@ impl Filesystem {
             }
         }
         false
+    }
+
+    /// Returns what a listing without attributes shows of a name: the number and the type of the
+    /// inode that a lookup would find.
+    fn number_and_type(
+        &self,
+        state: &State,
+        spot: &DirEntryKey,
+        path: &TreePath,
+        who: Who,
+    ) -> Option<(Ino, FileType)> {
+        let seen = self.seen(path);
+        let own = state.own_live(spot, seen.as_ref(), who);
+        match (own, seen) {
+            (None, Some(seen)) => {
+                let number = || number_of(path, seen.version());
+                let ino = state.names.bound(spot).unwrap_or_else(number);
+                Some((ino, type_of(&seen.entry.kind)))
+            }
+            (own, _) => {
+                let live = state.lives.get(own.or_else(|| state.newest_private(spot))?)?;
+                Some((live.ino, FileType::File))
+            }
+        }
     }
 
     /// Returns the names of a listing: those at its beginning. When it is rewound, they are
@@ -178,35 +200,28 @@ impl Filesystem {
     }
 
     /// Collects the names of a directory in parts, so that no caller waits behind a lock for a
-    /// large directory.
+    /// large directory. Names that are hidden are left out when the listing is sent.
     fn names_in(&self, ino: Ino, path: &TreePath) -> Vec<Listed> {
-        let ledger = &self.0.rooms.ledger;
         let mut names: Vec<Listed> = Vec::new();
-        let mut last: Option<Box<[u8]>> = None;
         loop {
-            let (found, more) = ledger.read(|fold| {
-                let part = fold.children_after(path, last.as_deref(), READ_AT_ONCE);
-                let more = part.len() == READ_AT_ONCE;
-                last = part.last().map(|child| child.name.clone());
-                let part = part.into_iter();
-                let part = part.filter(|child| !path.is_root() || &*child.name != EDITIONS);
-                let shown = part.filter_map(|child| shown(ledger, fold, path, child));
-                (shown.collect::<Vec<_>>(), more)
-            });
+            let last = names.last().map(|listed| Arc::clone(&listed.name));
+            let part = self
+                .0
+                .rooms
+                .ledger
+                .read(|fold| fold.names_after(path, last.as_deref(), READ_AT_ONCE));
+            let more = part.len() == READ_AT_ONCE;
+            names
+                .extend(part.into_iter().map(|(name, is_directory)| Listed { name, is_directory }));
+            if more {
+                continue;
+            }
+            if path.is_root() {
+                names.retain(|listed| &*listed.name != EDITIONS);
+            }
             self.keep_order();
-            let state = self.0.state.lock();
-            for (name, file_type, version) in found {
-                let spot: DirEntryKey = (ino, name);
-                let number = state.names.bound(&spot).unwrap_or_else(|| {
-                    path.join(&spot.1)
-                        .map_or(Ino(u64::MAX), |path| number_of(path.as_bytes(), &version))
-                });
-                names.push(Listed { name: spot.1, file_type, ino: number });
-            }
-            if !more {
-                add_private(&state, ino, &mut names);
-                return names;
-            }
+            add_private(&self.0.state.lock(), ino, &mut names);
+            return names;
         }
     }
 
@@ -218,8 +233,7 @@ impl Filesystem {
         }
         names.retain(|listed| {
             let unit = path.join(&listed.name).ok().and_then(|at| self.unit_of(&at));
-            listed.file_type == FileType::Directory
-                || unit.is_none_or(|unit| !editions.contains_key(&unit))
+            listed.is_directory || unit.is_none_or(|unit| !editions.contains_key(&unit))
         });
         for private in editions.into_values() {
             let dir = {
@@ -228,7 +242,7 @@ impl Filesystem {
             };
             let Some(dir) = dir else { continue };
             let members = self.names_in(dir, &private).into_iter();
-            names.extend(members.filter(|listed| listed.file_type != FileType::Directory));
+            names.extend(members.filter(|listed| !listed.is_directory));
         }
         names.sort_by(|one, other| one.name.cmp(&other.name));
     }
@@ -239,33 +253,13 @@ impl Filesystem {
     }
 }
 
-/// Returns what a listing shows of a name, if the name is visible: the name, its type, and what its
-/// inode number is made from.
-fn shown(
-    ledger: &Ledger,
-    fold: &Fold,
-    dir: &TreePath,
-    child: Child,
-) -> Option<(Box<[u8]>, FileType, Vec<u8>)> {
-    let below = dir.join(&child.name).ok()?;
-    let Some(register) = child.register else {
-        ledger.shown(fold, &below, &implied_directory().entry, None)?;
-        return Some((child.name, FileType::Directory, Vec::new()));
-    };
-    let changed_ms = register.changed_ms();
-    let entry = register.entry?;
-    ledger.shown(fold, &below, &entry, Some(changed_ms))?;
-    Some((child.name, type_of(&entry.kind), version_of(&entry, register.stamp)))
-}
-
 /// Adds the names of files that are being written and not published.
 fn add_private(state: &State, dir: Ino, names: &mut Vec<Listed>) {
     let makes_a_name = |live: &&Live| live.is_private() && live.makes_a_name();
     for live in state.lives.in_directory(dir).filter(makes_a_name) {
         let Some((_, name)) = live.place() else { continue };
         if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
-            let listed = Listed { name: name.clone(), file_type: FileType::File, ino: live.ino };
-            names.insert(at, listed);
+            names.insert(at, Listed { name: Arc::clone(name), is_directory: false });
         }
     }
 }

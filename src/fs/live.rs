@@ -52,6 +52,11 @@ impl Mark {
         Self::and_disk_bytes(file).map(|(mark, _)| mark)
     }
 
+    /// Returns the mark of an empty file that was made in staging, and that nothing has touched.
+    pub(super) fn of_new(staged: &StagedPath) -> Self {
+        Self { size: 0, mtime: staged.made() }
+    }
+
     /// Returns the mark, and how many bytes the file takes on the disk.
     pub(super) fn and_disk_bytes(file: &File) -> io::Result<(Self, u64)> {
         let meta = file.metadata()?;

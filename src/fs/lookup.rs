@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use hearthfs_mount::{Answer, Attr, Caller, Errno, FileType, Found, Ino, Lookup, OpenFlags, Reply};
+use parking_lot::MutexGuard;
 
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, InodeKind, LiveId, Published};
@@ -69,12 +70,7 @@ impl Filesystem {
     /// Returns the caller's process, if that can make a difference for this name. Finding it costs
     /// a read of `/proc`.
     fn who_for(&self, caller: &Caller, spot: &DirEntryKey) -> Option<Who> {
-        let matters = {
-            let state = self.0.state.lock();
-            !state.names.lives(spot).is_empty()
-                || state.lives.has_groups()
-                || state.retries.has(caller.tid)
-        };
+        let matters = Self::is_callers(&self.0.state.lock(), caller, spot);
         matters.then(|| self.0.callers.who(caller))
     }
 
@@ -88,6 +84,9 @@ impl Filesystem {
         }
         self.0.rooms.freshness.note_activity();
         let real: DirEntryKey = (parent, name.into());
+        if let Some(reply) = self.look_up_plain(caller, &real) {
+            return reply.into();
+        }
         let spot = match self.routed(caller, real.clone(), Purpose::Find) {
             Ok(spot) => spot,
             Err(errno) => return Err(errno).into(),
@@ -113,6 +112,24 @@ impl Filesystem {
         })
     }
 
+    /// Answers from what is known now if the name leads every process to the same inode, and the
+    /// knowledge is fresh. Almost every lookup is such a one, and it takes the lock once.
+    fn look_up_plain(&self, caller: &Caller, spot: &DirEntryKey) -> Option<Reply<Lookup>> {
+        if !self.0.rooms.freshness.ready() {
+            return None;
+        }
+        let state = self.0.state.lock();
+        let special = !state.editions.is_empty() || Self::is_callers(&state, caller, spot);
+        (!special).then(|| self.look_up_now(state, caller, spot, None))
+    }
+
+    /// Reports whether it may depend on the caller where a name leads.
+    fn is_callers(state: &State, caller: &Caller, spot: &DirEntryKey) -> bool {
+        !state.names.lives(spot).is_empty()
+            || state.lives.has_groups()
+            || state.retries.has(caller.tid)
+    }
+
     /// Answers from what is known now. Answers again if a version of a unit arrived meanwhile that
     /// the caller does not read.
     fn look_up_routed(
@@ -123,7 +140,7 @@ impl Filesystem {
     ) -> Reply<Lookup> {
         for _ in 0..DECIDE_TRIES_MAX {
             let who = self.who_for(caller, &spot);
-            let reply = self.look_up_now(caller, &spot, who)?;
+            let reply = self.look_up_now(self.0.state.lock(), caller, &spot, who)?;
             let now = self.routed(caller, real.clone(), Purpose::Find);
             if now.as_ref() == Ok(&spot) {
                 return Ok(reply);
@@ -165,9 +182,14 @@ impl Filesystem {
     }
 
     /// Answers from what is known now.
-    fn look_up_now(&self, caller: &Caller, spot: &DirEntryKey, who: Option<Who>) -> Reply<Lookup> {
+    fn look_up_now(
+        &self,
+        mut guard: MutexGuard<'_, State>,
+        caller: &Caller,
+        spot: &DirEntryKey,
+        who: Option<Who>,
+    ) -> Reply<Lookup> {
         let tid = caller.tid;
-        let mut guard = self.0.state.lock();
         let state = &mut *guard;
         self.may_use(state, caller, spot.0, MAY_SEARCH)?;
         let path = Self::path_to_find(state, spot)?;
@@ -190,14 +212,16 @@ impl Filesystem {
         match found {
             Some(found) => {
                 // A directory on the way is not what the thread opens, so its mode refuses nothing.
-                if found.attr.file_type != FileType::Directory {
+                if found.attr.file_type != FileType::Directory && state.retries.has(tid) {
                     let now = self.0.rooms.clock.mono();
                     state.retries.found(tid, spot, found.attr.ino, now);
                 }
                 Ok(Lookup::Found(found))
             }
             None => {
-                state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
+                if state.retries.has(tid) {
+                    state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
+                }
                 self.0.rooms.metrics.misses.add(1);
                 // If a file was closed here and removed by another node, its name comes back when
                 // the file is opened by a descriptor.
@@ -225,6 +249,9 @@ impl Filesystem {
         path: &TreePath,
         who: Option<Who>,
     ) -> Option<(Found, Option<LiveId>)> {
+        if !state.retries.has(tid) {
+            return None;
+        }
         let now = self.0.rooms.clock.mono();
         let retry = state.retries.at(tid, spot, now)?;
         let (flags, seat) = (retry.wish.flags()?, retry.seat);
@@ -240,8 +267,7 @@ impl Filesystem {
         state.retries.found(tid, spot, ino, now);
         let retry = state.retries.at(tid, spot, now)?;
         retry.seat = Some(ino);
-        state.names.count_lookup(ino);
-        state.names.note_told(&attr);
+        state.names.note_found(&attr);
         let found = Found { attr, entry_ttl: Duration::ZERO, attr_ttl: Duration::ZERO };
         Some((found, idle))
     }
@@ -354,7 +380,7 @@ impl Filesystem {
         Ok(self.tell(state, spot, attr, attr_ttl, left))
     }
 
-    fn tell(
+    pub(super) fn tell(
         &self,
         state: &mut State,
         spot: Option<&DirEntryKey>,
@@ -362,8 +388,7 @@ impl Filesystem {
         attr_ttl: Duration,
         left: Duration,
     ) -> Found {
-        state.names.count_lookup(attr.ino);
-        state.names.note_told(&attr);
+        state.names.note_found(&attr);
         let entry_ttl = if spot.is_some_and(|spot| self.is_contested(state, spot)) {
             Duration::ZERO
         } else {

@@ -134,7 +134,7 @@ impl Filesystem {
         rdev: u32,
     ) -> Reply<Found> {
         let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
-        let attrs = self.attrs_for_new(parent, caller, mode)?;
+        let attrs = self.attrs_for_new(&self.0.state.lock(), parent, caller, mode)?;
         let kind = match mode & FORMAT_MASK {
             0 | FORMAT_FILE => EntryKind::File { digest: Digest::empty(), size: 0 },
             format if special_type(format).is_some() => EntryKind::Special { format, rdev },
@@ -153,7 +153,7 @@ impl Filesystem {
         mode: u32,
     ) -> Reply<Found> {
         let spot = self.spot(parent, name)?;
-        let mut attrs = self.attrs_for_new(parent, caller, mode)?;
+        let mut attrs = self.attrs_for_new(&self.0.state.lock(), parent, caller, mode)?;
         let inherited = {
             let state = self.0.state.lock();
             self.attr_of(&state, parent)?.0.perm & 0o2000
@@ -173,7 +173,7 @@ impl Filesystem {
             return Err(Errno::ENAMETOOLONG);
         }
         let spot = self.routed(caller, self.spot(parent, name)?, Purpose::Make)?;
-        let attrs = self.attrs_for_new(parent, caller, 0o777)?;
+        let attrs = self.attrs_for_new(&self.0.state.lock(), parent, caller, 0o777)?;
         let kind = EntryKind::Symlink { target: target.into() };
         let made = self.make_entry(&spot, Entry { kind, attrs, link: None })?;
         self.note_published(&spot, Some(caller), PublishedBy::NameCall)?;

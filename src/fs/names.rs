@@ -50,7 +50,8 @@ pub(super) enum Staling {
 /// All names and inodes that the kernel knows.
 #[derive(Debug)]
 pub(super) struct Names {
-    inodes: HashMap<Ino, Inode>,
+    /// The numbers are our own, so no program can choose numbers that collide.
+    inodes: HashMap<Ino, Inode, foldhash::fast::RandomState>,
     slots: HashMap<DirEntryKey, NameState>,
     /// The inode of each group of hard links.
     groups: HashMap<Stamp, Ino>,
@@ -62,17 +63,19 @@ impl Names {
         let mut root = Inode::new(InodeKind::Directory);
         root.lookups = 1;
         Self {
-            inodes: HashMap::from([(Ino::ROOT, root)]),
+            inodes: HashMap::from_iter([(Ino::ROOT, root)]),
             slots: HashMap::new(),
             groups: HashMap::new(),
             next_ino: FIRST_LIVE_INO,
         }
     }
 
+    #[inline]
     pub(super) fn inode(&self, ino: Ino) -> Option<&Inode> {
         self.inodes.get(&ino)
     }
 
+    #[inline]
     pub(super) fn inode_mut(&mut self, ino: Ino) -> Option<&mut Inode> {
         self.inodes.get_mut(&ino)
     }
@@ -96,12 +99,21 @@ impl Names {
         ino
     }
 
+    /// Adds an inode for the entry of a name that is not bound.
+    pub(super) fn add_bound(&mut self, spot: &DirEntryKey, ino: Ino, node: InodeKind) {
+        let old = self.inodes.insert(ino, Inode::new_at(node, spot.clone()));
+        debug_assert!(old.is_none(), "inode numbers are never used twice");
+        let old = self.slots.entry(spot.clone()).or_default().bound.replace(ino);
+        debug_assert!(old.is_none(), "the caller has unbound the name");
+    }
+
     /// Reports whether anything is known about a name.
     pub(super) fn knows(&self, spot: &DirEntryKey) -> bool {
         self.slots.contains_key(spot)
     }
 
     /// Returns the inode that a name is bound to.
+    #[inline]
     pub(super) fn bound(&self, spot: &DirEntryKey) -> Option<Ino> {
         self.slots.get(spot)?.bound
     }
@@ -113,6 +125,7 @@ impl Names {
     }
 
     /// Returns the live files of a name, oldest first.
+    #[inline]
     pub(super) fn lives(&self, spot: &DirEntryKey) -> &[LiveId] {
         self.slots.get(spot).map_or(&[], |slot| &slot.lives)
     }
@@ -120,19 +133,23 @@ impl Names {
     /// Returns the path of a directory's inode; `None` if the directory or one above it was
     /// removed.
     pub(super) fn directory_path(&self, ino: Ino) -> Option<TreePath> {
-        let mut parts = Vec::new();
-        let mut at = ino;
-        while at != Ino::ROOT {
-            let (parent, name) = self.inodes.get(&at)?.place()?;
-            parts.push(name);
-            at = *parent;
-        }
-        parts.iter().rev().try_fold(TreePath::root(), |dir, name| dir.join(name).ok())
+        self.path_through(ino, Vec::new())
     }
 
     /// Returns the path of a name.
     pub(super) fn path_of(&self, spot: &DirEntryKey) -> Option<TreePath> {
-        self.directory_path(spot.0)?.join(&spot.1).ok()
+        self.path_through(spot.0, vec![&spot.1])
+    }
+
+    /// Returns the path that ends with `names` in a directory, the last name first.
+    fn path_through<'a>(&'a self, dir: Ino, mut names: Vec<&'a [u8]>) -> Option<TreePath> {
+        let mut at = dir;
+        while at != Ino::ROOT {
+            let (parent, name) = self.inodes.get(&at)?.place()?;
+            names.push(name);
+            at = *parent;
+        }
+        TreePath::of_names(names.into_iter().rev()).ok()
     }
 
     /// Returns the error for a name that has no path.
@@ -161,6 +178,15 @@ impl Names {
     pub(super) fn set_group(&mut self, group: Option<Stamp>, ino: Ino) {
         if let Some(group) = group {
             self.groups.insert(group, ino);
+        }
+    }
+
+    /// Counts one lookup of an inode, and notes its rights, for an answer to the kernel that has
+    /// both.
+    pub(super) fn note_found(&mut self, attr: &Attr) {
+        if let Some(inode) = self.inodes.get_mut(&attr.ino) {
+            inode.lookups += 1;
+            inode.told = Some(AccessRights::told(attr));
         }
     }
 

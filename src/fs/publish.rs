@@ -96,7 +96,7 @@ impl Filesystem {
                 if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX)
                     && self.has_room_for(bytes_of(seen)) =>
             {
-                let done = self.publish(id, Some(&caller), held, seen);
+                let done = self.publish(id, Some((&caller, who)), held, seen);
                 self.note_close(began);
                 done.into()
             }
@@ -105,7 +105,8 @@ impl Filesystem {
                 Answer::later(async move {
                     this.wait_to_publish(id, bytes_of(seen)).await?;
                     let closing = this.clone();
-                    let publish = move || closing.publish(id, Some(&caller), held, seen);
+                    // It may have looked different before the wait.
+                    let publish = move || closing.publish(id, Some((&caller, who)), held, None);
                     let done = crate::task::blocking(publish).await;
                     this.note_close(began);
                     done
@@ -241,13 +242,14 @@ impl Filesystem {
         Some(name)
     }
 
-    /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `seen` is how its
-    /// file looked a moment ago, if it was examined. Does nothing if the file was opened for
+    /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `closer` is
+    /// the caller and its process, if a program waits for it. `seen` is how the file looked a
+    /// moment ago, if it was examined. Does nothing if the file was opened for
     /// writing meanwhile, because that open will have the last close.
     pub(super) fn publish(
         &self,
         id: LiveId,
-        caller: Option<&Caller>,
+        closer: Option<(&Caller, Who)>,
         held: bool,
         seen: Option<Mark>,
     ) -> Reply<()> {
@@ -255,21 +257,21 @@ impl Filesystem {
             return Ok(());
         };
         let publishing = lock.lock();
-        let (source, synced, size) = {
+        let (source, synced, seen) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
-            let now = Mark::of(live.file())?;
+            let now = seen.map_or_else(|| Mark::of(live.file()), Ok)?;
             let idle = live.writers.has_open() || live.is_dropped() || live.place().is_none();
             if idle || !live.is_pending(Some(now)) {
                 live.settled();
                 return Ok(());
             }
             live.settling.begin();
-            (Arc::clone(&live.source), live.synced, now.size)
+            (Arc::clone(&live.source), live.synced, now)
         };
         // Checked before all of it is read: a sparse file may have any size.
-        let done = if size == 0 || self.0.rooms.ledger.room().admits(size) {
-            self.digest_and_announce(id, caller, held, seen, &source, synced)
+        let done = if seen.size == 0 || self.0.rooms.ledger.room().admits(seen.size) {
+            self.digest_and_announce(id, closer, held, seen, &source, synced)
         } else {
             let op = "no room for a closed file below the limit of the cache";
             Err(Error::new(Kind::NoSpace, op))
@@ -284,7 +286,8 @@ impl Filesystem {
         done?;
         let promised = |error: Error| super::errno::promised(&error);
         let Some(place) = place else { return Ok(()) };
-        let completed = self.note_published(&place, caller, PublishedBy::Close)?;
+        let completed =
+            self.note_published(&place, closer.map(|(caller, _)| caller), PublishedBy::Close)?;
         if completed && synced {
             self.0.rooms.ledger.sync().map_err(promised)?;
         }
@@ -294,9 +297,9 @@ impl Filesystem {
     fn digest_and_announce(
         &self,
         id: LiveId,
-        caller: Option<&Caller>,
+        closer: Option<(&Caller, Who)>,
         held: bool,
-        seen: Option<Mark>,
+        seen: Mark,
         source: &Source,
         synced: bool,
     ) -> Result<(), Error> {
@@ -320,7 +323,7 @@ impl Filesystem {
                     None => self.examine_file(file, content, check)?,
                 }
             }
-            match self.announce(id, caller, closed)? {
+            match self.announce(id, closer, closed)? {
                 Announced::Renamed(again) => closed = again,
                 Announced::Done(announced) => {
                     if announced && synced {
@@ -340,12 +343,11 @@ impl Filesystem {
     fn announce(
         &self,
         id: LiveId,
-        caller: Option<&Caller>,
+        closer: Option<(&Caller, Who)>,
         closed: Closed,
     ) -> Result<Announced, Error> {
         let ledger = &self.0.rooms.ledger;
-        // This asks the system, so it comes before the lock.
-        let who = caller.map_or(Who::Unseen, |caller| self.0.callers.who(caller));
+        let (caller, who) = closer.unzip();
         let turn = ledger.begin();
         let (spot, entry, names, reappears, made) = {
             let mut state = self.0.state.lock();
@@ -362,7 +364,7 @@ impl Filesystem {
             let mut entry = entry_of(live, &closed.digested);
             let seen = self.seen(&path);
             let there = seen.as_ref().map(|seen| &seen.entry);
-            let made = self.made_at(|| who, &path, there, &mut entry);
+            let made = self.made_at(|| who.unwrap_or(Who::Unseen), &path, there, &mut entry);
             if !self.may_replace(live, &path, seen.as_ref(), caller) {
                 // The live file goes on without a name.
                 state.unplace_live(id);

@@ -5,6 +5,7 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
+use std::sync::Arc;
 
 use hearthfs_mount::{Answer, Caller, Errno, Ino, RenameMode, Reply};
 
@@ -393,7 +394,7 @@ impl Filesystem {
                 state.locks.rename(&from.spot, &to.spot);
             }
             Move::Exchange => {
-                let aside: DirEntryKey = (from.spot.0, Box::from(&b"\0exchange"[..]));
+                let aside: DirEntryKey = (from.spot.0, Arc::from(&b"\0exchange"[..]));
                 state.move_slot(&from.spot, &aside);
                 state.move_slot(&to.spot, &from.spot);
                 state.move_slot(&aside, &to.spot);

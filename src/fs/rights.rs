@@ -90,12 +90,13 @@ impl Filesystem {
     /// ago.
     pub(super) fn may_use(&self, state: &State, caller: &Caller, dir: Ino, want: u32) -> Reply<()> {
         let changed = state.names.inode(dir).and_then(|inode| inode.changed_elsewhere);
-        let changed = changed.max(state.changed_elsewhere);
-        let now = self.0.rooms.clock.mono();
-        let longest = self.0.rules.deadline + REQUEST_SLACK;
+        let is_recent = |at: Duration| {
+            let longest = self.0.rules.deadline + REQUEST_SLACK;
+            self.0.rooms.clock.mono().saturating_sub(at) <= longest
+        };
+        let changed = changed.max(state.changed_elsewhere).is_some_and(is_recent);
         // A change that has arrived and is not noted yet may affect any directory.
-        let may_be_any = self.0.rooms.ledger.is_telling();
-        if !may_be_any && changed.is_none_or(|at| now.saturating_sub(at) > longest) {
+        if !changed && !self.0.rooms.ledger.is_telling() {
             return Ok(());
         }
         let (attr, _) = self.attr_of(state, dir)?;

@@ -22,6 +22,11 @@ pub(super) struct Seen {
 }
 
 impl Seen {
+    /// Returns the part of the inode number that does not come from the path.
+    pub(super) fn version(&self) -> Option<Stamp> {
+        self.stamp.filter(|_| !self.entry.is_directory())
+    }
+
     pub(super) fn published(self) -> Published {
         Published { entry: self.entry, stamp: self.stamp, changed_ms: self.changed_ms }
     }
@@ -49,11 +54,4 @@ pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<
     let changed_ms = seen.stamp.map(|_| seen.changed_ms);
     let left = ledger.shown(fold, path, &seen.entry, changed_ms)?;
     Some(Seen { left, ..seen })
-}
-
-/// Returns the part of a published entry's inode number that does not come from its path.
-pub(super) fn version_of(entry: &Entry, stamp: Stamp) -> Vec<u8> {
-    // A directory keeps its number, whichever node made it last. Files that are open below it are
-    // found by that number, even by a kernel that forgot it meanwhile.
-    if entry.is_directory() { Vec::new() } else { stamp.sortable().into_bytes() }
 }

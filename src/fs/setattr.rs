@@ -270,7 +270,7 @@ impl Filesystem {
                 live.writers.leave();
                 id
             };
-            let done = this.publish(id, Some(&wish.caller), false, None);
+            let done = this.publish(id, Some((&wish.caller, wish.who)), false, None);
             this.finish_here(id);
             done.map(|()| true)
         })

@@ -47,8 +47,8 @@ impl Filesystem {
 
 impl Tree for Filesystem {
     fn names_after(&self, dir: &TreePath, name: Option<&[u8]>, limit: usize) -> Vec<Box<[u8]>> {
-        let children = self.0.rooms.ledger.read(|fold| fold.children_after(dir, name, limit));
-        children.into_iter().map(|child| child.name).collect()
+        let names = self.0.rooms.ledger.read(|fold| fold.names_after(dir, name, limit));
+        names.into_iter().map(|(name, _)| Box::from(&*name)).collect()
     }
 
     fn has(&self, path: &TreePath) -> bool {

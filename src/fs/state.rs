@@ -17,7 +17,7 @@ use super::live::{Last, Live, Lives, Stage};
 use super::locks::Locks;
 use super::names::Names;
 use super::retry::{Retries, Retry};
-use super::seen::{Seen, version_of};
+use super::seen::Seen;
 use super::who::Who;
 use crate::local::StagedPath;
 use crate::name::TreePath;
@@ -467,8 +467,7 @@ pub(super) fn entry_inode(
         state.names.bind(spot, ino);
         return ino;
     }
-    let version = seen.stamp.map_or(Vec::new(), |stamp| version_of(&seen.entry, stamp));
-    let mut ino = number_of(path.as_bytes(), &version);
+    let mut ino = number_of(path, seen.version());
     while state.names.inode(ino).is_some() {
         ino = Ino((ino.0 + 1).max(2));
     }
@@ -478,8 +477,7 @@ pub(super) fn entry_inode(
     } else {
         InodeKind::Entry(seen.published())
     };
-    state.names.add(ino, node);
-    state.names.bind(spot, ino);
+    state.names.add_bound(spot, ino, node);
     state.names.set_group(link, ino);
     ino
 }

@@ -4,7 +4,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,11 +48,12 @@ impl Shelf {
     pub(super) fn name(self: &Arc<Self>) -> StagedPath {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{number:016x}"));
-        StagedPath { path, shelf: Arc::clone(self), bytes: AtomicU64::new(0), consumed: false }
+        let (shelf, bytes) = (Arc::clone(self), AtomicU64::new(0));
+        StagedPath { path, shelf, bytes, made: (0, 0), consumed: false }
     }
 
     pub(super) fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
-        let staged = self.name();
+        let mut staged = self.name();
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -60,6 +61,10 @@ impl Shelf {
             .mode(0o600)
             .open(staged.path())
             .map_err(|e| Error::io(format!("create {}", staged.path().display()), e))?;
+        let found = file.metadata();
+        let found =
+            found.map_err(|e| Error::io(format!("examine {}", staged.path().display()), e))?;
+        staged.made = (found.mtime(), found.mtime_nsec());
         Ok((file, staged))
     }
 }
@@ -70,10 +75,17 @@ pub struct StagedPath {
     path: PathBuf,
     shelf: Arc<Shelf>,
     bytes: AtomicU64,
+    made: (i64, i64),
     consumed: bool,
 }
 
 impl StagedPath {
+    /// Returns the modification time of the empty file when it was made, in seconds and
+    /// nanoseconds since the Unix epoch. It is known without a system call.
+    pub fn made(&self) -> (i64, i64) {
+        self.made
+    }
+
     /// Returns the path of the file.
     pub fn path(&self) -> &Path {
         &self.path

@@ -12,9 +12,11 @@ mod bulk;
 mod packed;
 mod places;
 mod purge;
+mod reach;
 
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Bound;
+use std::sync::Arc;
 
 pub use self::bulk::Builder;
 use self::packed::PackedRecord;
@@ -96,6 +98,8 @@ pub struct Fold {
     /// The number of explicitly made directories in each directory.
     subdirectories: HashMap<TreePath, u32>,
     live: usize,
+    /// A file may be in the place of a directory above some entry.
+    may_cover: bool,
     /// Bytes of all records, and of the extended attributes in them.
     bytes: u64,
     xattr_bytes: u64,
@@ -176,7 +180,10 @@ impl Fold {
     /// Replaces a register and updates the counts and link groups.
     fn replace(&mut self, path: &TreePath, register: &Register) {
         let record = self.take_in(path, register);
+        let leads = |record: &PackedRecord| record.is_live().then(|| record.is_directory());
+        let now = leads(&record);
         let old = self.registers.replace(record);
+        self.note_reach(path, old.as_ref().and_then(leads), now);
         self.let_go(path, old.as_ref());
     }
 
@@ -305,17 +312,6 @@ impl Fold {
         self.visible(path)?.entry
     }
 
-    /// Reports whether every known ancestor of `path` is a directory.
-    fn reachable(&self, path: &TreePath) -> bool {
-        let bytes = path.as_bytes();
-        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
-        let mut above = ends.chain((!path.is_root()).then_some(0)).map(|end| &bytes[..end]);
-        above.all(|dir| {
-            let record = self.registers.get(dir);
-            record.is_none_or(|record| !record.is_live() || record.is_directory())
-        })
-    }
-
     /// Reports whether a path is a directory: made explicitly, or implied by something below it.
     pub fn is_directory(&self, path: &TreePath) -> bool {
         if path.is_root() {
@@ -353,7 +349,37 @@ impl Fold {
 
     /// Returns at most `limit` names after `name`, so that a large directory can be read in parts.
     pub fn children_after(&self, dir: &TreePath, name: Option<&[u8]>, limit: usize) -> Vec<Child> {
-        let mut found: Vec<Child> = Vec::new();
+        let mut found = Vec::new();
+        self.walk_children(dir, name, limit, |name, own| {
+            found.push(Child { name: name.into(), register: own.map(|own| self.unpack(own)) });
+        });
+        found
+    }
+
+    /// As [`Fold::children_after`], without the registers. The flag says whether the name leads to
+    /// a directory.
+    pub fn names_after(
+        &self,
+        dir: &TreePath,
+        name: Option<&[u8]>,
+        limit: usize,
+    ) -> Vec<(Arc<[u8]>, bool)> {
+        let mut found = Vec::new();
+        self.walk_children(dir, name, limit, |name, own| {
+            found.push((name.into(), own.is_none_or(PackedRecord::is_directory)));
+        });
+        found
+    }
+
+    /// Calls `found` with at most `limit` names after `name`, each with its record. A directory
+    /// that exists only because something lies below it has none.
+    fn walk_children<'a>(
+        &'a self,
+        dir: &TreePath,
+        name: Option<&[u8]>,
+        limit: usize,
+        mut found: impl FnMut(&'a [u8], Option<&'a PackedRecord>),
+    ) {
         let first = name.and_then(|name| dir.join(name).ok()).map(|path| {
             // After the name and everything below it.
             let mut beyond = path.as_bytes().to_vec();
@@ -366,14 +392,15 @@ impl Fold {
                 .range::<[u8], _>((Bound::Included(beyond.as_slice()), Bound::Unbounded)),
             None => self.records_after(dir.as_bytes()),
         };
-        while found.len() < limit
+        let (mut count, mut last) = (0, None);
+        while count < limit
             && let Some(record) = rest.next()
         {
             let path = record.path();
             let Some(below) = dir.rest_of(path) else { break };
             let length = below.iter().position(|byte| *byte == 0).unwrap_or(below.len());
             let name = &below[..length];
-            if found.last().is_some_and(|last| *last.name == *name) {
+            if last == Some(name) {
                 // Skips everything else below that child.
                 let mut beyond = path[..path.len() - below.len() + length].to_vec();
                 beyond.push(1);
@@ -381,11 +408,10 @@ impl Fold {
                     .registers
                     .range::<[u8], _>((Bound::Included(beyond.as_slice()), Bound::Unbounded));
             } else if record.is_live() {
-                let register = (length == below.len()).then(|| self.unpack(record));
-                found.push(Child { name: name.into(), register });
+                found(name, (length == below.len()).then_some(record));
+                (count, last) = (count + 1, Some(name));
             }
         }
-        found
     }
 
     /// Returns the names of the hard links of a group.

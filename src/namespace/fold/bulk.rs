@@ -3,6 +3,7 @@
 //! The result must always equal that of the calls of the same names on [`Fold`]; only time and memory differ.
 
 use super::packed::PackedRecord;
+use super::reach::InOrder;
 use super::{Fold, Register};
 use crate::digest::Digest;
 use crate::name::TreePath;
@@ -14,6 +15,7 @@ pub struct Builder {
     fold: Fold,
     /// Registers that came in order. The fold already counts them but does not contain them yet.
     records: Vec<PackedRecord>,
+    reach: InOrder,
     /// A register has come out of order; from then on everything goes directly into the fold.
     settled: bool,
 }
@@ -52,6 +54,7 @@ impl Builder {
             return Some(register);
         }
         let record = self.fold.take_in(path, &register);
+        self.fold.may_cover |= self.reach.is_covered(&self.records, &record);
         self.records.push(record);
         None
     }

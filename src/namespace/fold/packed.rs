@@ -75,6 +75,7 @@ impl PackedRecord {
     }
 
     /// Returns the path in its stored form.
+    #[inline]
     pub(super) fn path(&self) -> &[u8] {
         PackedReader(&self.0).bytes()
     }
@@ -92,11 +93,13 @@ impl PackedRecord {
     }
 
     /// Reports whether the path has an entry.
+    #[inline]
     pub(super) fn is_live(&self) -> bool {
         self.open().0 & KIND != TOMBSTONE
     }
 
     /// Reports whether the path points to a directory.
+    #[inline]
     pub(super) fn is_directory(&self) -> bool {
         self.open().0 & KIND == DIRECTORY
     }
@@ -130,6 +133,7 @@ impl PackedRecord {
         self.0.len() as u64
     }
 
+    #[inline]
     fn open(&self) -> (u8, PackedReader<'_>) {
         let mut from = PackedReader(&self.0);
         from.bytes();
@@ -152,12 +156,14 @@ impl PartialOrd for PackedRecord {
 }
 
 impl Ord for PackedRecord {
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         self.path().cmp(other.path())
     }
 }
 
 impl Borrow<[u8]> for PackedRecord {
+    #[inline]
     fn borrow(&self) -> &[u8] {
         self.path()
     }
@@ -245,12 +251,14 @@ impl PackedWriter {
 struct PackedReader<'a>(&'a [u8]);
 
 impl<'a> PackedReader<'a> {
+    #[inline]
     fn byte(&mut self) -> u8 {
         let (byte, rest) = self.0.split_first().expect("a record is whole");
         self.0 = rest;
         *byte
     }
 
+    #[inline]
     fn number(&mut self) -> u64 {
         let mut number = 0;
         for shift in (0..).step_by(7) {
@@ -263,6 +271,7 @@ impl<'a> PackedReader<'a> {
         number
     }
 
+    #[inline]
     fn bytes(&mut self) -> &'a [u8] {
         let length = self.number() as usize;
         let (bytes, rest) = self.0.split_at(length);
