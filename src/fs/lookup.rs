@@ -229,8 +229,8 @@ impl Filesystem {
                 let asks = comes_back || self.is_divided(state, spot);
                 let ttl = if asks { Duration::ZERO } else { self.ttl() };
                 drop(guard);
-                if self.0.busy.is_watched(|| self.0.rooms.clock.mono()) {
-                    self.0.busy.miss(&self.0.rules.profiles, &path);
+                if self.0.observed.busy.is_watched(|| self.0.rooms.clock.mono()) {
+                    self.0.observed.busy.miss(&self.0.rules.profiles, &path);
                 }
                 self.note_miss(caller, path);
                 Ok(Lookup::Missing { ttl })
