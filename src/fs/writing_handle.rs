@@ -21,14 +21,13 @@ pub(super) enum WriteWay {
 /// duplicated belong to others, and may be open after the opener has closed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClosedBy {
-    /// No process that counts.
+    /// Nobody; a killed program that had inherited it does not count.
     Nobody,
-    /// Others, by a close of their own. The opener has it open.
+    /// Programs that had inherited it. The opener has it open.
     Others,
-    /// The opener; or it was being killed, and no other process has closed it since.
+    /// The opener, even if it was being killed.
     Opener,
-    /// The opener, and since the last close that a program made itself only programs that were
-    /// killed.
+    /// The opener, and since the last close that a program made itself only killed programs.
     Torn,
 }
 

@@ -7,7 +7,7 @@ use hearthfs_mount::Caller;
 use super::Mark;
 use crate::fs::who::Who;
 
-/// Who writes a live file. Of its handles at most as many are open as there are.
+/// Who writes a live file. An open handle is also counted as a handle.
 #[derive(Debug)]
 pub(in crate::fs) struct LiveWriters {
     /// Processes that opened it for writing, and so see its bytes.
