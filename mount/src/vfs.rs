@@ -225,17 +225,23 @@ pub struct Created {
     pub opened: Opened,
 }
 
-/// The relevant flags of an `open`.
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "they are the bits of one number, which a program sets one by one"
-)]
+/// What can be done through an open file: `O_ACCMODE`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OpenAccess {
+    /// `O_RDONLY`.
+    #[default]
+    Read,
+    /// `O_WRONLY`.
+    Write,
+    /// `O_RDWR`.
+    Both,
+}
+
+/// The relevant flags of an `open`; by default those of `O_RDONLY`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct OpenFlags {
-    /// `O_RDONLY` or `O_RDWR`.
-    pub read: bool,
-    /// `O_WRONLY` or `O_RDWR`.
-    pub write: bool,
+    /// `O_ACCMODE`.
+    pub access: OpenAccess,
     /// `O_TRUNC`.
     pub truncate: bool,
     /// `O_APPEND`.
@@ -244,6 +250,23 @@ pub struct OpenFlags {
     pub exclusive: bool,
     /// `O_DIRECT`.
     pub direct: bool,
+}
+
+impl OpenFlags {
+    /// Reports whether the open file can be read.
+    pub fn reads(self) -> bool {
+        self.access != OpenAccess::Write
+    }
+
+    /// Reports whether the open file can be written.
+    pub fn writes(self) -> bool {
+        self.access != OpenAccess::Read
+    }
+
+    /// Reports whether the open, or a write through the open file, can change the content.
+    pub fn changes(self) -> bool {
+        self.writes() || self.truncate
+    }
 }
 
 /// The operation of a `flock(2)` call.

@@ -28,7 +28,7 @@ use super::options::SettingFlags;
 use super::output::{count, data, note};
 use super::point::{self, State};
 use super::wait;
-use crate::config::{self, ByteSize, Flags, Settings, Surroundings, Writes};
+use crate::config::{self, ByteSize, Flags, Settings, Surroundings};
 use crate::control::{Mounts, Status};
 
 /// The version of what `--json` prints.
@@ -195,17 +195,13 @@ fn load(
 /// Takes over the settings of an existing mount, which may have been started with others.
 fn go_by_mount(settings: &mut Settings, status: &Status) -> Option<Finding> {
     let configured = settings.remote.url.as_ref().map(ToString::to_string);
-    settings.remote.url = status.remote.as_ref().and_then(|url| url.parse().ok());
+    settings.remote.url = status.store.address.as_ref().and_then(|url| url.parse().ok());
     settings.local.cache_dir = PathBuf::from(&status.cache_dir);
     if status.local.limit_bytes > 0 {
         settings.local.cache_size = ByteSize(status.local.limit_bytes);
     }
-    settings.mount.writes = match (status.read_only, status.private) {
-        (true, _) => Writes::None,
-        (_, true) => Writes::Private,
-        _ => Writes::Shared,
-    };
-    let (configured, used) = (configured?, status.remote.as_deref().unwrap_or("none"));
+    settings.mount.writes = status.writes;
+    let (configured, used) = (configured?, status.store.address.as_deref().unwrap_or("none"));
     (configured != used).then(|| {
         Finding::warning(
             Theme::Mount,
@@ -263,6 +259,7 @@ pub(super) async fn tell_store(settings: &Settings, asking: Asking) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Writes;
 
     #[test]
     fn findings_are_printed_escaped_and_counted() {
@@ -286,12 +283,9 @@ mod tests {
     fn an_existing_mount_reports_its_settings() {
         let mut settings = Settings::default();
         settings.remote.url = "file:///configured".parse().ok();
-        let status = Status {
-            remote: Some("file:///used".into()),
-            cache_dir: "/c".into(),
-            private: true,
-            ..Status::default()
-        };
+        let mut status =
+            Status { cache_dir: "/c".into(), writes: Writes::Private, ..Status::default() };
+        status.store.address = Some("file:///used".into());
         let found = go_by_mount(&mut settings, &status).expect("they differ");
         assert!(found.found.contains("/used") && found.found.contains("/configured"));
         assert_eq!(settings.remote.url.map(|url| url.to_string()).as_deref(), Some("file:///used"));

@@ -31,7 +31,7 @@ pub(super) fn run(command: &Drain) -> Outcome<()> {
 pub(super) fn until_remote(around: &Surroundings, path: &Path, limit: Duration) -> Outcome<()> {
     wait(async {
         let (mut client, status) = status::find(around, path).await?;
-        if status.remote.is_none() {
+        if status.store.address.is_none() {
             note("there is no remote to drain to: this mount is a local cache only");
             return Ok(());
         }

@@ -57,7 +57,7 @@ pub(super) fn run(command: &MountCommand) -> Outcome<()> {
     note(&format!("mounted at {}; the log is {}", point.display(), log.display()));
     if let Ok((_, status)) = wait(async { Ok(control::find(&around, &point, None).await) })? {
         say_store(&status);
-        if status.health.as_ref().is_some_and(|health| !health.up) {
+        if status.sharing.outage().is_some() {
             // The child has the same environment, so this check applies to it.
             wait(async { Ok(doctor::tell_store(&loaded.settings, Asking::Reading).await) })?;
         }
@@ -68,11 +68,11 @@ pub(super) fn run(command: &MountCommand) -> Outcome<()> {
 /// Prints what the log of a mount that has just started in the background says about the store:
 /// that it was made, or cannot be used.
 pub(super) fn say_store(status: &Status) {
-    let url = status.remote.as_deref().unwrap_or_default();
-    if status.made_store {
+    let url = status.store.address.as_deref().unwrap_or_default();
+    if status.store.is_new {
         note(&format!("there was no store at {url}: a new one is made"));
     }
-    if let Some(why) = status.health.as_ref().filter(|health| !health.up) {
+    if let Some(why) = status.sharing.outage() {
         let why = why.last_error.as_deref().unwrap_or("it does not answer");
         note(&format!("warning: {url} cannot be used now: {why}"));
     }
@@ -91,7 +91,7 @@ pub(super) async fn prepare(
         State::Free => await_end(around, &point, loaded.settings.writeback.drain_deadline).await?,
         State::Stale => {}
         State::Live(found) => {
-            let pid = found.1.pid;
+            let pid = found.1.daemon.pid;
             let message =
                 format!("{shown} is mounted already, by the daemon with process id {pid}");
             return Err(Failure::refused(message).hint(format!(
@@ -117,16 +117,16 @@ async fn await_end(around: &Surroundings, point: &Path, limit: Duration) -> Outc
         return Ok(());
     };
     let shown = point.display();
-    if status.phase == Phase::Starting {
+    if status.life.phase == Phase::Starting {
         return Err(Failure::refused(format!(
             "{shown} is being mounted just now by another process"
         )));
     }
-    note(&format!("waiting for the daemon unmounted at {shown}; {}", left(&status.backlog)));
+    note(&format!("waiting for the daemon unmounted at {shown}; {}", left(&status.unsent.backlog)));
     if client.wait_gone(limit + END_GRACE).await {
         return Ok(());
     }
-    let pid = status.pid;
+    let pid = status.daemon.pid;
     Err(Failure::refused(format!("the daemon unmounted at {shown} has not ended"))
         .hint(format!("open files keep it running; its process id is {pid}")))
 }
@@ -234,8 +234,8 @@ fn name_other(around: &Surroundings, point: &Path, error: &Error) -> Failure {
     let failure = Failure::at_start(error);
     let found = wait(async { Ok(control::find(around, point, None).await) });
     match found {
-        Ok(Ok((_, status))) if status.pid != std::process::id() => {
-            failure.hint(format!("the process id of the other daemon is {}", status.pid))
+        Ok(Ok((_, status))) if status.daemon.pid != std::process::id() => {
+            failure.hint(format!("the process id of the other daemon is {}", status.daemon.pid))
         }
         _ => failure,
     }

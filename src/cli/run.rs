@@ -196,22 +196,17 @@ fn same_mount(status: &Status, loaded: &Loaded) -> Outcome<()> {
         Failure::refused(message)
             .hint("leave the option out to use that mount, or name another with --mount")
     };
-    if asked("remote.url") && url != status.remote {
+    if asked("remote.url") && url != status.store.address {
         let shown = |url: &Option<String>| url.clone().unwrap_or_else(|| "none".to_owned());
-        return Err(differs("remote", &shown(&status.remote), &shown(&url)));
+        return Err(differs("remote", &shown(&status.store.address), &shown(&url)));
     }
     let cache = loaded.settings.local.cache_dir.display().to_string();
     if asked("local.cache_dir") && cache != status.cache_dir {
         return Err(differs("cache directory", &status.cache_dir, &cache));
     }
-    let there = match (status.private, status.read_only) {
-        (true, _) => Writes::Private,
-        (_, true) => Writes::None,
-        _ => Writes::Shared,
-    };
     let writes = loaded.settings.mount.writes;
-    if asked("mount.writes") && writes != there {
-        return Err(differs("setting mount.writes", there.word(), writes.word()));
+    if asked("mount.writes") && writes != status.writes {
+        return Err(differs("setting mount.writes", status.writes.word(), writes.word()));
     }
     Ok(())
 }
@@ -377,11 +372,11 @@ struct Drained {
 /// ended, and still is, it does not wait: the end of the outage is unknown.
 async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<Drained> {
     let (mut client, status) = control::find(around, point, Some(around.uid)).await?;
-    if status.remote.is_none() {
+    if status.store.address.is_none() {
         let left = Backlog::default();
         return Ok(Drained { complete: true, left, elapsed_ms: 0, trouble: None, status });
     }
-    let was_down = status.health.is_some_and(|health| !health.up);
+    let was_down = status.sharing.outage().is_some();
     let clock = Clock::system();
     let began = clock.mono();
     let (given_up, mut stuck) = tokio::sync::oneshot::channel();
@@ -417,7 +412,7 @@ async fn drain(around: &Surroundings, point: &Path, limit: Duration) -> Outcome<
 
 /// The growth of the mount's counters.
 fn grown(before: &Status, drained: &Drained) -> Snapshot {
-    let same_daemon = before.started_ms == drained.status.started_ms;
+    let same_daemon = before.life.started_ms == drained.status.life.started_ms;
     let start = if same_daemon { before.counters.clone() } else { Snapshot::default() };
     drained.status.counters.since(&start)
 }
@@ -425,10 +420,10 @@ fn grown(before: &Status, drained: &Drained) -> Snapshot {
 /// Returns what kept the store from being used while the command ran, if anything did: it explains
 /// some of the misses.
 fn outage(before: &Status, after: &Status) -> Option<String> {
-    let same_daemon = before.started_ms == after.started_ms;
-    let began_ms = if same_daemon { before.uptime_ms } else { 0 };
-    let health = after.health.as_ref()?;
-    let is_new = health.last_error_age_ms? <= after.uptime_ms.saturating_sub(began_ms);
+    let same_daemon = before.life.started_ms == after.life.started_ms;
+    let began_ms = if same_daemon { before.life.uptime_ms } else { 0 };
+    let health = after.sharing.health.as_ref()?;
+    let is_new = health.last_error_age_ms? <= after.life.uptime_ms.saturating_sub(began_ms);
     health.last_error.clone().filter(|_| is_new)
 }
 
@@ -453,7 +448,7 @@ fn troubles(before: &Status, drained: &Drained) -> Vec<String> {
 /// did there meanwhile.
 fn summary(before: &Status, drained: &Drained) -> [String; 4] {
     let mut sent = "; ".to_owned();
-    if drained.status.remote.is_none() || drained.status.private {
+    if drained.status.store.address.is_none() || drained.status.writes == Writes::Private {
         sent.push_str("kept on this node");
     } else if drained.complete {
         sent.extend(["drained in ", &time(drained.elapsed_ms)]);
@@ -478,8 +473,10 @@ mod tests {
     fn status(started_ms: u64, local: u64) -> Status {
         let figures = ClientFigures { local, compiled: 1, ..ClientFigures::default() };
         let clients = Figures::from([("jax".to_owned(), figures)]);
-        let remote = Some("s3://bucket".to_owned());
-        Status { remote, started_ms, clients, ..Status::default() }
+        let mut status = Status { clients, ..Status::default() };
+        status.store.address = Some("s3://bucket".to_owned());
+        status.life.started_ms = started_ms;
+        status
     }
 
     /// The line of the summary about the upload of what was published.
@@ -516,17 +513,20 @@ mod tests {
         assert!(line.contains("not yet remote; status 403; it is kept here"), "{line}");
         assert!(!line.contains("drained"), "{line}");
         let mut after = drained(status(1, 10));
-        (after.status.uptime_ms, after.status.health) = (9_000, Some(HealthReport::default()));
+        (after.status.life.uptime_ms, after.status.sharing.health) =
+            (9_000, Some(HealthReport::default()));
         for (age_ms, said) in [(4_000, true), (5_001, false)] {
             let error = Some("status 503".to_owned());
             let last_error_age_ms = Some(age_ms);
-            after.status.health = Some(HealthReport {
+            after.status.sharing.health = Some(HealthReport {
                 up: true,
                 last_error: error,
                 last_error_age_ms,
                 ..HealthReport::default()
             });
-            let line = sent(&Status { uptime_ms: 4_000, ..status(1, 10) }, &after);
+            let mut before = status(1, 10);
+            before.life.uptime_ms = 4_000;
+            let line = sent(&before, &after);
             let told = line.ends_with("drained in 0.4 s; the store was down meanwhile: status 503");
             assert_eq!(told, said, "{line}");
         }
@@ -539,10 +539,10 @@ mod tests {
         let lines = troubles(&status(1, 10), &full);
         assert!(lines.len() == 2 && lines[0].contains("is full (0 B free)"), "{lines:?}");
         let mut local = drained(status(1, 10));
-        local.status.remote = None;
+        local.status.store.address = None;
         assert!(sent(&status(1, 10), &local).ends_with("kept on this node"));
         let mut private = drained(status(1, 13));
-        private.status.private = true;
+        private.status.writes = Writes::Private;
         assert!(sent(&status(1, 10), &private).ends_with("kept on this node"));
     }
 

@@ -72,7 +72,7 @@ impl Share {
 
 /// Distinguishes one daemon from every other of the same mount point.
 fn identity(status: &Status) -> String {
-    format!("{} {}\n", status.pid, status.started_ms)
+    format!("{} {}\n", status.daemon.pid, status.life.started_ms)
 }
 
 impl Setup {
@@ -127,12 +127,18 @@ mod tests {
         runtime.expect("runtime").block_on(work)
     }
 
+    fn run(started_ms: u64) -> Status {
+        let mut status = Status::default();
+        (status.daemon.pid, status.life.started_ms) = (7, started_ms);
+        status
+    }
+
     #[test]
     fn only_the_last_user_of_a_mount_unmounts() {
         let dir = tempfile::tempdir().expect("temporary directory");
         let around = around_runtime_dir(&dir.path().join("run"));
         let point = Path::new("/mnt/x");
-        let status = Status { pid: 7, started_ms: 1000, ..Status::default() };
+        let status = run(1000);
         let enter = || block(Share::enter(&around, point)).expect("entered");
         let (first, setup) = enter();
         first.own(&status).expect("owned");
@@ -152,7 +158,7 @@ mod tests {
 
         let (stranger, setup) = enter();
         setup.done();
-        let service = Status { pid: 7, started_ms: 2000, ..Status::default() };
+        let service = run(2000);
         let left = block(stranger.leave(&service)).expect("left");
         assert!(left.is_none(), "another process mounted this one meanwhile");
     }

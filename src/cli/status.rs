@@ -14,7 +14,7 @@ use super::json::json_pretty;
 use super::output::{count, data, note, time};
 use super::point::{self, State};
 use super::{unmount, wait};
-use crate::config::{ByteSize, Surroundings};
+use crate::config::{ByteSize, Surroundings, Writes};
 use crate::control::{
     self, BacklogReasons, Client, FollowerReport, HealthReport, Mounted, Mounts, Phase,
     RulesReport, SetAsideReport, SlowedReport, Status,
@@ -130,7 +130,7 @@ pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client,
 
 /// Writes a status for people.
 fn table(status: &Status) -> String {
-    let phase = match status.phase {
+    let phase = match status.life.phase {
         Phase::Starting => "starting",
         Phase::Serving => "serving",
         Phase::Ending => "draining before it ends",
@@ -141,23 +141,31 @@ fn table(status: &Status) -> String {
     let mut row = |name: &str, value: String| {
         writeln!(text, "  {name:<9} {}", one_line(&value)).ok();
     };
-    let uptime = time(status.uptime_ms);
-    row("daemon", format!("{phase} for {uptime}, version {}, pid {}", status.version, status.pid));
+    let uptime = time(status.life.uptime_ms);
+    row(
+        "daemon",
+        format!(
+            "{phase} for {uptime}, version {}, pid {}",
+            status.daemon.version, status.daemon.pid
+        ),
+    );
     row("remote", remote(status));
-    if let Some(HealthReport { up: true, since_ms, last_error: Some(why), .. }) = &status.health {
+    if let Some(HealthReport { up: true, since_ms, last_error: Some(why), .. }) =
+        &status.sharing.health
+    {
         row("outage", format!("ended {} ago: {why}", time(*since_ms)));
     }
-    if let Some(behind) = status.follower.as_ref().and_then(behind) {
+    if let Some(behind) = status.sharing.follower.as_ref().and_then(behind) {
         row("behind", behind);
     }
     // If all have the same version, there is nothing to print.
-    if status.versions.keys().any(|version| *version != status.version) {
-        row("versions", format!("other nodes: {}", numbers(&status.versions)));
+    if status.sharing.versions.keys().any(|version| *version != status.daemon.version) {
+        row("versions", format!("other nodes: {}", numbers(&status.sharing.versions)));
     }
-    if let Some(store) = &status.store {
+    if let Some(store) = &status.store.identity {
         row("store", store.clone());
     }
-    if let Some(RulesReport { state, detail }) = &status.rules {
+    if let Some(RulesReport { state, detail }) = &status.sharing.rules {
         let detail = detail.as_ref().map(|detail| format!(": {detail}")).unwrap_or_default();
         row("rules", format!("{state}{detail}"));
     }
@@ -167,20 +175,20 @@ fn table(status: &Status) -> String {
         row("disk", format!("FULL: {free} free; {FULL}"));
     }
     row("backlog", backlog(status));
-    if let Some(SlowedReport { writers, since_ms, why }) = &status.slowed {
+    if let Some(SlowedReport { writers, since_ms, why }) = &status.unsent.slowed {
         let waiting = count(*writers, "waits", "wait");
         row("writers", format!("SLOWED for {}, {waiting}: {why}", time(*since_ms)));
     }
-    if let Some(SetAsideReport { contents, bytes, why }) = &status.set_aside {
+    if let Some(SetAsideReport { contents, bytes, why }) = &status.unsent.set_aside {
         let what = count(*contents, "content", "contents");
         row("refused", format!("{what} ({}), only here: {why}", ByteSize(*bytes).human()));
     }
-    if status.incomplete > 0 {
+    if status.unsent.incomplete > 0 {
         row(
             "kept",
             format!(
                 "{}, only here",
-                count(status.incomplete, "incomplete file", "incomplete files")
+                count(status.unsent.incomplete, "incomplete file", "incomplete files")
             ),
         );
     }
@@ -188,12 +196,11 @@ fn table(status: &Status) -> String {
     if let Some(reason) = &status.io.reason {
         io = format!("{io} ({reason})");
     }
-    if status.read_only {
-        io.push_str(", read-only");
-    }
-    if status.private {
-        io.push_str(", private");
-    }
+    io.push_str(match status.writes {
+        Writes::Shared => "",
+        Writes::Private => ", private",
+        Writes::None => ", read-only",
+    });
     if let Some(reason) = &status.io.locks_by_inode {
         write!(io, ", flock by inode ({reason})").ok();
     }
@@ -249,7 +256,7 @@ fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
     row("requests", numbers(&c.requests));
     if !c.throttled.is_empty() {
         let (waited, answers) = (time(c.throttled_wait_ms), numbers(&c.throttled));
-        let now = if status.health.as_ref().is_some_and(|health| health.throttled) {
+        let now = if status.sharing.health.as_ref().is_some_and(|health| health.throttled) {
             "; NOW"
         } else {
             ""
@@ -260,8 +267,8 @@ fn counted(status: &Status, row: &mut impl FnMut(&str, String)) {
 }
 
 fn remote(status: &Status) -> String {
-    let Some(url) = &status.remote else { return "none: a local cache only".to_owned() };
-    match &status.health {
+    let Some(url) = &status.store.address else { return "none: a local cache only".to_owned() };
+    match &status.sharing.health {
         None => url.clone(),
         Some(HealthReport { up: true, since_ms, .. }) => {
             format!("{url}, up for {}", time(*since_ms))
@@ -309,17 +316,19 @@ fn cache(status: &Status) -> String {
 }
 
 fn backlog(status: &Status) -> String {
-    let backlog = &status.backlog;
+    let backlog = &status.unsent.backlog;
     match backlog.records {
-        _ if status.private => "nothing is sent: writes stay on this node".to_owned(),
+        _ if status.writes == Writes::Private => {
+            "nothing is sent: writes stay on this node".to_owned()
+        }
         0 => "all is remote".to_owned(),
-        _ if status.remote.is_none() => "kept locally".to_owned(),
+        _ if status.store.address.is_none() => "kept locally".to_owned(),
         records => format!(
             "{}, {}, oldest {}{}",
             count(records, "change", "changes"),
             ByteSize(backlog.bytes).human(),
             time(backlog.oldest_ms),
-            reasons(&status.backlog_reasons)
+            reasons(&status.unsent.reasons)
         ),
     }
 }
@@ -362,23 +371,24 @@ mod tests {
     fn a_table_says_what_matters() {
         let mut status = Status {
             mount_point: "/mnt/cache".into(),
-            remote: Some("s3://bucket".into()),
-            store: Some("9c41d2a07be83f15".into()),
-            health: Some(HealthReport {
-                since_ms: 61_000,
-                last_error: Some("503".into()),
-                ..HealthReport::default()
-            }),
-            backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
-            backlog_reasons: BacklogReasons { store_down: 1, ..BacklogReasons::default() },
             io: IoReport {
                 mode: "ordinary".into(),
                 reason: Some("not root".into()),
                 locks_by_inode: Some("no such kernel".into()),
             },
-            rules: Some(RulesReport { state: "missing".into(), detail: Some("no rule".into()) }),
             ..Status::default()
         };
+        status.store.address = Some("s3://bucket".into());
+        status.store.identity = Some("9c41d2a07be83f15".into());
+        status.sharing.health = Some(HealthReport {
+            since_ms: 61_000,
+            last_error: Some("503".into()),
+            ..HealthReport::default()
+        });
+        status.sharing.rules =
+            Some(RulesReport { state: "missing".into(), detail: Some("no rule".into()) });
+        status.unsent.backlog = Backlog { records: 1, bytes: 2048, oldest_ms: 400 };
+        status.unsent.reasons.store_down = 1;
         let text = table(&status);
         for part in [
             "/mnt/cache\n",
@@ -393,7 +403,7 @@ mod tests {
             assert!(text.contains(part), "`{part}` is not in:\n{text}");
         }
         assert!(!text.contains("behind"));
-        status.follower = Some(FollowerReport {
+        status.sharing.follower = Some(FollowerReport {
             list_age_ms: Some(61_000),
             list_failed: true,
             lag_worst_ms: Some(12_000),
@@ -405,7 +415,7 @@ mod tests {
         assert!(table(&status).contains(says), "{}", table(&status));
         assert!(!text.contains("damaged") && !text.contains("incomplete"));
         assert!(!text.contains("outage"), "it goes on:\n{text}");
-        if let Some(health) = &mut status.health {
+        if let Some(health) = &mut status.sharing.health {
             health.up = true;
         }
         assert!(table(&status).contains("outage    ended 1m1s ago: 503\n"));
@@ -413,7 +423,7 @@ mod tests {
         status.counters.throttled = [("429".to_owned(), 1), ("503".to_owned(), 12)].into();
         status.counters.throttled_wait_ms = 4_200;
         assert!(table(&status).contains("throttled 429 1, 503 12; waited 4.2 s\n"));
-        if let Some(health) = &mut status.health {
+        if let Some(health) = &mut status.sharing.health {
             health.throttled = true;
         }
         assert!(table(&status).contains("waited 4.2 s; NOW\n"));
@@ -421,17 +431,17 @@ mod tests {
         (status.local.disk_full, status.log) = (true, Some("/var/log/one".into()));
         assert!(table(&status).contains("disk      FULL: 0 B free; entries of other"));
         assert!(table(&status).contains("log       /var/log/one\n"));
-        status.versions = [(status.version.clone(), 3)].into();
+        status.sharing.versions = [(status.daemon.version.clone(), 3)].into();
         assert!(!table(&status).contains("versions"));
-        status.versions.insert("0.9.0".to_owned(), 1);
+        status.sharing.versions.insert("0.9.0".to_owned(), 1);
         assert!(table(&status).contains("0.9.0 1\n"), "{}", table(&status));
-        status.incomplete = 2;
+        status.unsent.incomplete = 2;
         assert!(table(&status).contains("kept      2 incomplete files, only here"));
         status.counters.damaged = 2;
         assert!(table(&status).contains("damaged   2"));
         (status.counters.slowed, status.counters.without_room) = (3, 4);
         let why = "60.0 MiB of 64.0 MiB are not yet remote".to_owned();
-        status.slowed = Some(SlowedReport { writers: 2, since_ms: 4_000, why });
+        status.unsent.slowed = Some(SlowedReport { writers: 2, since_ms: 4_000, why });
         let text = table(&status);
         for part in [
             "writers   SLOWED for 4.0 s, 2 wait: 60.0 MiB of",

@@ -89,7 +89,7 @@ pub(super) fn run(command: &Warm) -> Outcome<()> {
     let listed = command.list.as_ref().map(|file| read_list(file)).transpose()?;
     wait(async {
         let (mut client, status) = status::find(&around, &dir).await?;
-        if status.remote.is_none() {
+        if status.store.address.is_none() {
             note("there is no remote to fetch from: this mount is a local cache only");
             return Ok(());
         }

@@ -14,11 +14,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, Buf
 use tokio::net::UnixStream;
 
 use super::message::{
-    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response, Status,
+    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response,
     WarmReport,
 };
 use super::place::{self, Place};
 use super::server::sweep;
+use super::status::Status;
 use crate::clock::{sleep, within};
 use crate::config::Surroundings;
 use crate::error::{Error, Kind, Result};

@@ -8,16 +8,21 @@ mod message;
 mod mounts;
 mod place;
 mod server;
+mod status;
 
 pub use client::{Client, find, list};
 pub use message::{
-    Backlog, BacklogReasons, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport,
-    FollowerReport, HealthReport, IoReport, LocalUsage, OpensReport, Phase, Request,
-    RequestFailure, Response, RulesReport, SetAsideReport, SlowedReport, Status, WarmReport,
+    BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, OpensReport, Request,
+    RequestFailure, Response, WarmReport,
 };
 pub use mounts::{FS_NAME, Mounted, Mounts};
 pub use place::{Place, prepare, runtime_dir, search_dirs};
 pub use server::{Node, Server, WARM_PATHS_BYTES_MAX};
+pub use status::{
+    Backlog, BacklogReasons, DaemonReport, FollowerReport, HealthReport, IoReport, LifeReport,
+    LocalUsage, Phase, RulesReport, SetAsideReport, SharingReport, SlowedReport, Status,
+    StoreReport, UnsentReport,
+};
 
 #[cfg(test)]
 mod tests;

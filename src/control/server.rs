@@ -19,10 +19,11 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use super::message::{
-    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response, Status,
+    BusyReport, DrainProgress, DrainReport, OpensReport, Request, RequestFailure, Response,
     WarmReport,
 };
 use super::place::{self, Place};
+use super::status::Status;
 use crate::clock::{sleep, within};
 use crate::error::{Error, Kind, Result};
 use crate::task;

@@ -28,7 +28,8 @@ struct Fake {
 #[async_trait]
 impl Node for Fake {
     fn status(&self) -> Status {
-        Status { mount_point: self.mount_point.clone(), pid: 7, ..Status::default() }
+        let daemon = DaemonReport { pid: 7, ..DaemonReport::default() };
+        Status { mount_point: self.mount_point.clone(), daemon, ..Status::default() }
     }
 
     fn profiles(&self) -> serde_json::Value {
@@ -152,7 +153,7 @@ fn status_over_the_socket() {
     let mode = std::fs::metadata(bench.place().socket()).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (mut client, status) = bench.find().expect("found");
-    assert_eq!((status.pid, status.mount_point.as_str()), (7, POINT));
+    assert_eq!((status.daemon.pid, status.mount_point.as_str()), (7, POINT));
     let again = bench.runtime.block_on(client.status()).expect("one connection, many requests");
     assert_eq!(again, status);
     let (all, troubles) = bench.runtime.block_on(list(&bench.around));
@@ -349,45 +350,51 @@ fn waiting_for_an_end_that_does_not_come_is_bounded() {
     assert!(!gone);
 }
 
+/// The text that scripts and commands of other versions read: a status with each field, and one with none.
+const STATUSES: &str = include_str!("tests/status.json");
+
 #[test]
-fn status_words_are_stable() {
-    let text = serde_json::to_value(Status::default()).expect("serializable");
-    let words: Vec<_> = text.as_object().expect("an object").keys().cloned().collect();
-    let mut wanted = vec![
-        "version",
-        "pid",
-        "uid",
-        "mount_point",
-        "remote",
-        "store",
-        "made_store",
-        "cache_dir",
-        "log",
-        "started_ms",
-        "uptime_ms",
-        "phase",
-        "io",
-        "read_only",
-        "private",
-        "pid_namespace",
-        "entries",
-        "health",
-        "follower",
-        "versions",
-        "local",
-        "abilities",
-        "rules",
-        "backlog",
-        "backlog_reasons",
-        "slowed",
-        "set_aside",
-        "incomplete",
-        "counters",
-        "clients",
-    ];
-    wanted.sort_unstable();
-    assert_eq!(words, wanted);
-    assert!(serde_json::from_str::<Status>("{\"new_field\": 1}").is_ok(), "fields may be added");
+fn the_text_of_a_status_is_stable() {
+    let read: Vec<Status> = serde_json::from_str(STATUSES).expect("understood");
+    assert_eq!(serde_json::to_string_pretty(&read).expect("written") + "\n", STATUSES);
+    assert_eq!(read[1], Status::default());
+    let response = Response::Status(Box::new(read[0].clone()));
+    let text = serde_json::to_string(&response).expect("written");
+    let line = serde_json::to_string(&read[0]).expect("written");
+    assert_eq!(text, format!("{{\"status\":{line}}}"));
+    assert_eq!(serde_json::from_str::<Response>(&text).expect("understood"), response);
+}
+
+/// What an older daemon does not send has its default, and what a newer one adds is passed over.
+#[test]
+fn a_status_of_another_version_is_understood() {
+    let [full, empty]: [serde_json::Value; 2] = serde_json::from_str(STATUSES).expect("JSON");
+    let read = |value: &serde_json::Value| serde_json::from_str::<Status>(&value.to_string());
+    let told = |status: Status| serde_json::to_value(status).expect("written");
+    for (word, default) in empty.as_object().expect("an object") {
+        let (mut older, mut wanted) = (full.clone(), full.clone());
+        older.as_object_mut().expect("an object").remove(word);
+        wanted[word] = default.clone();
+        assert_eq!(told(read(&older).expect(word)), wanted, "without {word}");
+        let mut only = serde_json::json!({});
+        only[word] = full[word].clone();
+        let mut wanted = empty.clone();
+        wanted[word] = full[word].clone();
+        assert_eq!(told(read(&only).expect(word)), wanted, "only {word}");
+    }
+    let mut newer = full.clone();
+    newer["new_field"] = serde_json::json!({ "version": 1 });
+    newer["health"]["new_field"] = 1.into();
+    assert_eq!(told(read(&newer).expect("fields may be added")), full);
+    newer["phase"] = "asleep".into();
+    assert_eq!(read(&newer).expect("a phase may be added").life.phase, Phase::Unknown);
+    let private = read(&serde_json::json!({ "private": true })).expect("understood");
+    assert_eq!(told(private)["private"], true);
+    for (word, wrong) in [("pid", "7"), ("read_only", "no"), ("health", "good"), ("phase", "")] {
+        let mut spoilt = full.clone();
+        spoilt[word] = wrong.into();
+        assert_eq!(read(&spoilt).is_ok(), word == "phase", "{word}");
+    }
 }
 
 /// A daemon and a command of different versions understand each other.

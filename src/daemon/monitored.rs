@@ -59,7 +59,7 @@ impl Monitored for MonitoredNode {
             return Some("a background task has panicked".to_owned());
         }
         // Before the mount appears, and while it is removed, a look is impossible.
-        if self.node.status().phase != Phase::Serving {
+        if self.node.status().life.phase != Phase::Serving {
             return None;
         }
         self.sight.see(LOOK_LIMIT).await.err().map(ToOwned::to_owned)

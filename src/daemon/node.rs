@@ -16,10 +16,11 @@ use super::fleet::{follower_of, health_of, log_place, reasons_of};
 use super::notify::Manager;
 use super::rules::{self, RulesLook};
 use crate::clock::{sleep, within};
-use crate::config::{ByteSize, Settings, Writes};
+use crate::config::{ByteSize, Settings};
 use crate::control::{
-    Backlog, BusyClient, BusyEntry, BusyReport, DrainProgress, DrainReport, HealthReport, IoReport,
-    LocalUsage, Node, OpensReport, Phase, SetAsideReport, SlowedReport, Status, WarmReport,
+    Backlog, BusyClient, BusyEntry, BusyReport, DaemonReport, DrainProgress, DrainReport,
+    HealthReport, IoReport, LifeReport, LocalUsage, Node, OpensReport, Phase, SetAsideReport,
+    SharingReport, SlowedReport, Status, StoreReport, UnsentReport, WarmReport,
 };
 use crate::error::{Error, Kind, Result};
 use crate::fs::{Asker, RecordedOpens};
@@ -303,6 +304,29 @@ impl MountedNode {
         remote.as_ref().map(|remote| health_of(remote, clock, self.started))
     }
 
+    fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            phase if phase == Phase::Ending as u8 => Phase::Ending,
+            phase if phase == Phase::Starting as u8 => Phase::Starting,
+            _ => Phase::Serving,
+        }
+    }
+
+    fn unsent(&self) -> UnsentReport {
+        let ledger = self.rooms.engine.ledger();
+        UnsentReport {
+            backlog: self.backlog(),
+            reasons: reasons_of(self.rooms.engine.unsent()),
+            slowed: ledger.room().slowed().map(|slowed| SlowedReport {
+                writers: slowed.writers,
+                since_ms: slowed.since.as_millis() as u64,
+                why: slowed.why,
+            }),
+            set_aside: set_aside(&ledger.aside()),
+            incomplete: ledger.incomplete(),
+        }
+    }
+
     /// Saves the index, and marks a clean stop.
     pub(super) fn finish(&self) {
         self.rooms.finish();
@@ -350,44 +374,47 @@ impl Node for MountedNode {
         let usage = self.rooms.blobs.usage();
         let mut counters = self.rooms.metrics.snapshot();
         let ledger = self.rooms.engine.ledger();
-        add_counts(&mut counters, self.rooms.remote.as_ref(), &self.rooms.blobs, ledger.traffic());
+        let remote = self.rooms.remote.as_ref();
+        add_counts(&mut counters, remote, &self.rooms.blobs, ledger.traffic());
         (counters.slowed, counters.refused) = ledger.room().counts();
         counters.without_room = self.rooms.engine.fetcher().without_room();
         counters.invalidated = self.session.get().map_or(0, |session| session.notifier().sent());
         let passthrough = abilities.is_some_and(|abilities| abilities.passthrough);
         let mode = if passthrough { "passthrough" } else { "ordinary" };
-        let phase = match self.phase.load(Ordering::Relaxed) {
-            phase if phase == Phase::Ending as u8 => Phase::Ending,
-            phase if phase == Phase::Starting as u8 => Phase::Starting,
-            _ => Phase::Serving,
-        };
         Status {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uid: rustix::process::geteuid().as_raw(),
+            daemon: DaemonReport {
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                pid: std::process::id(),
+                uid: rustix::process::geteuid().as_raw(),
+            },
             mount_point: self.mount_point.to_string_lossy().into_owned(),
-            remote: self.settings.remote.url.as_ref().map(ToString::to_string),
-            store: self.rooms.remote.as_ref().and_then(Remote::known).map(|(id, _)| id.to_string()),
-            made_store: self.rooms.remote.as_ref().is_some_and(Remote::has_made),
+            store: StoreReport {
+                address: self.settings.remote.url.as_ref().map(ToString::to_string),
+                identity: remote.and_then(Remote::known).map(|(id, _)| id.to_string()),
+                is_new: remote.is_some_and(Remote::has_made),
+            },
             cache_dir: self.settings.local.cache_dir.to_string_lossy().into_owned(),
             log: self.log.clone(),
-            started_ms: self.started_ms,
-            uptime_ms: self.rooms.clock.mono().saturating_sub(self.started).as_millis() as u64,
-            phase,
+            life: LifeReport {
+                started_ms: self.started_ms,
+                uptime_ms: self.rooms.clock.mono().saturating_sub(self.started).as_millis() as u64,
+                phase: self.phase(),
+            },
             io: IoReport {
                 mode: mode.to_owned(),
                 reason: abilities.and_then(|a| a.passthrough_refusal).map(ToOwned::to_owned),
                 locks_by_inode: abilities.and_then(|a| a.flock_refusal).map(ToOwned::to_owned),
             },
-            read_only: self.settings.mount.writes == Writes::None,
-            private: self.settings.mount.writes == Writes::Private,
+            writes: self.settings.mount.writes,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),
             entries: self.rooms.engine.ledger().read(crate::namespace::Fold::len) as u64,
-            health: self.health(),
-            follower: self.rooms.engine.follower().following().map(follower_of),
-            versions: self.rooms.engine.follower().versions(),
-            rules: self.rules.get().and_then(|found| found.get().cloned()),
-            abilities: self.rooms.remote.as_ref().map(abilities_of).unwrap_or_default(),
+            sharing: SharingReport {
+                health: self.health(),
+                follower: self.rooms.engine.follower().following().map(follower_of),
+                versions: self.rooms.engine.follower().versions(),
+                rules: self.rules.get().and_then(|found| found.get().cloned()),
+                abilities: remote.map(abilities_of).unwrap_or_default(),
+            },
             local: LocalUsage {
                 bytes: usage.bytes,
                 unsaved_bytes: usage.unsaved_bytes,
@@ -396,15 +423,7 @@ impl Node for MountedNode {
                 disk_free_bytes: self.rooms.blobs.disk_free(),
                 disk_full: self.rooms.blobs.is_disk_full(),
             },
-            backlog: self.backlog(),
-            backlog_reasons: reasons_of(self.rooms.engine.unsent()),
-            slowed: ledger.room().slowed().map(|slowed| SlowedReport {
-                writers: slowed.writers,
-                since_ms: slowed.since.as_millis() as u64,
-                why: slowed.why,
-            }),
-            set_aside: set_aside(&ledger.aside()),
-            incomplete: ledger.incomplete(),
+            unsent: self.unsent(),
             counters,
             clients: self.rooms.fs.figures(),
         }

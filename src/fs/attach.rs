@@ -13,6 +13,7 @@ use super::inode::{LiveId, Mode, Source};
 use super::open::OpenStep;
 use super::state::{State, may_stand_aside};
 use super::wish::Wish;
+use super::writing_handle::{WriteWay, WritingHandle};
 
 impl Filesystem {
     /// Makes a handle that cannot write, on the file of its inode.
@@ -62,7 +63,9 @@ impl Filesystem {
     ) -> Reply<Opened> {
         let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
         // The file is emptied after the lock is released and before the caller is answered.
-        live.fresh |= wish.flags.truncate && live.file().metadata()?.len() > 0;
+        if wish.flags.truncate && live.file().metadata()?.len() > 0 {
+            live.baseline.freshen();
+        }
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut live.attrs);
         }
@@ -100,9 +103,11 @@ impl Filesystem {
     ) -> OpenStep {
         match state.lives.get(id) {
             // A writer that joined now would change what is being digested, or is about to be a blob.
-            Some(live) if live.settling => return OpenStep::Wait(live.moved.subscribe()),
+            Some(live) if live.settling.is_on() => {
+                return OpenStep::Wait(live.settling.subscribe());
+            }
             Some(live) if live.version().is_some() => {
-                return OpenStep::Settle(id, live.moved.subscribe());
+                return OpenStep::Settle(id, live.settling.subscribe());
             }
             _ => {}
         }
@@ -120,20 +125,17 @@ impl Filesystem {
     ) -> Opened {
         let Wish { who, flags, .. } = *wish;
         let live = state.lives.get_mut(id).expect("the caller found it under the same lock");
-        live.writers += 1;
-        live.open += 1;
-        live.members.insert(who);
-        live.writer = wish.caller;
+        live.writers.join(who, wish.caller);
         let source = Arc::clone(&live.source);
         let own_inode = live.ino == ino;
         // A handle that may be mapped for writing goes through the daemon. A mapping of the file
         // itself would outlive the handle, and the daemon would not see that.
-        let passes = self.passes_through() && !flags.read;
+        let passes = self.passes_through() && !flags.reads();
         let io = if own_inode {
             state.count_open(ino);
             let default = if passes { Mode::Passthrough } else { Mode::Cached };
             match settle_mode(state, ino, &source, default) {
-                Mode::Passthrough if flags.read => Io::Beside(Arc::clone(&source.backing)),
+                Mode::Passthrough if flags.reads() => Io::Beside(Arc::clone(&source.backing)),
                 Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
                 Mode::Cached if flags.direct || flags.append => Io::Direct,
                 Mode::Cached => Io::Cached { keep: true },
@@ -146,46 +148,22 @@ impl Filesystem {
             && matches!(io, Io::Beside(_))
             && let Some(live) = state.lives.get_mut(id)
         {
-            live.mapped = true;
+            live.mapped.note_direct();
         }
-        let file = OpenFile {
-            ino,
-            who,
-            user: wish.caller.uid,
-            write: true,
-            to_the_end: flags.append && !matches!(io, Io::Passthrough(_)),
-            bytes: Bytes::Source(source),
-            live: Some(id),
-            aside: !own_inode,
-            passed: matches!(io, Io::Passthrough(_)),
-            wrote: false,
-            appends: flags.append,
-            closed: false,
-            flushed: false,
-            torn: false,
+        let way = match io {
+            Io::Passthrough(_) => WriteWay::Passed,
+            _ if own_inode => WriteWay::Daemon,
+            _ => WriteWay::Aside,
         };
-        let handle = self.add_file(state, file);
+        let writing = Some(WritingHandle::new(id, way, flags.append));
+        let (user, bytes) = (wish.caller.uid, Bytes::Source(source));
+        let handle = self.add_file(state, OpenFile { ino, who, user, bytes, writing });
         Opened { handle, io, no_flush: false }
     }
 }
 
 fn reader(ino: Ino, wish: &Wish, bytes: Bytes) -> OpenFile {
-    OpenFile {
-        ino,
-        who: wish.who,
-        user: wish.caller.uid,
-        write: false,
-        to_the_end: false,
-        bytes,
-        live: None,
-        aside: false,
-        passed: false,
-        wrote: false,
-        appends: false,
-        closed: false,
-        flushed: false,
-        torn: false,
-    }
+    OpenFile { ino, who: wish.who, user: wish.caller.uid, bytes, writing: None }
 }
 
 /// Decides how the handles of an inode do their I/O, if none of them is open yet.

@@ -194,7 +194,7 @@ impl Filesystem {
         ino: Ino,
         handle: Option<Handle>,
     ) -> Option<Reply<(Attr, Duration)>> {
-        let id = state.handles.file(handle?)?.live?;
+        let id = state.handles.file(handle?)?.live()?;
         let live = state.lives.get(id).filter(|live| live.ino != ino)?;
         let own = live.size_and_mtime().map_err(Errno::from).map(|looks| {
             let entry = live.as_entry(looks);

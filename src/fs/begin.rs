@@ -12,7 +12,9 @@ use hearthfs_mount::{Errno, Ino, Opened, Reply};
 use super::decide::OpenPlan;
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, InodeKind, LiveId, Published, Source};
-use super::live::{Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime};
+use super::live::{
+    Baseline, BeginsAs, Lineage, Live, Mark, Start, UNTOUCHED, copy_bytes, set_mtime,
+};
 use super::seen::Seen;
 use super::state::{State, may_stand_aside};
 use super::wish::Wish;
@@ -268,21 +270,27 @@ impl Filesystem {
         // A file that is not emptied keeps the beginning of the version that it began from.
         let put = base.published.as_ref().filter(|_| !truncate).and_then(|base| base.stamp);
         let begun = put.and_then(|put| self.0.beginnings.begun(put));
+        let lineage = Lineage::new(
+            begun.unwrap_or_else(|| self.moment()),
+            base.published.as_ref().and_then(|published| published.stamp),
+            base.published.as_ref().map(|published| published.entry.kind.clone()),
+        );
+        let begins = match (truncate && had_bytes, is_new && (creates || truncate)) {
+            (true, _) => BeginsAs::Emptied,
+            (_, true) => BeginsAs::New,
+            _ => BeginsAs::Copy,
+        };
+        let same_as = base.published.clone().filter(|_| !truncate && base.spot.is_some());
         let id = state.lives.add(Live::new(Start {
             ino,
             source: Source::new(file, None),
             staged,
             who: wish.who,
-            writer: wish.caller,
-            clean,
+            caller: wish.caller,
+            baseline: Baseline::new(begins, clean, same_as),
+            lineage,
             attrs,
-            begun: begun.unwrap_or_else(|| self.moment()),
-            base: base.published.as_ref().and_then(|published| published.stamp),
-            same_as: base.published.clone().filter(|_| !truncate && base.spot.is_some()),
-            left: base.published.as_ref().map(|published| published.entry.kind.clone()),
             link: link.filter(|_| base.spot.is_some()),
-            fresh: (is_new && creates) || (truncate && (is_new || had_bytes)),
-            empties: truncate && had_bytes,
         }));
         if let Some(inode) = state.names.inode_mut(ino) {
             inode.node = InodeKind::Live(id);

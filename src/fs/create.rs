@@ -70,7 +70,7 @@ impl Filesystem {
         if let Err(errno) = is_new {
             return self.create_over(&spot, &wish, attrs, errno);
         }
-        if !flags.write {
+        if !flags.writes() {
             return match self.create_to_read(&spot, &wish, attrs.clone()) {
                 Err(errno) => self.create_over(&spot, &wish, attrs, errno),
                 made => made.into(),
@@ -165,7 +165,7 @@ impl Filesystem {
                     done => return done,
                 }
                 if this.must_be_new(&this.0.state.lock(), &spot, &wish).is_ok() {
-                    let made = if wish.flags.write {
+                    let made = if wish.flags.writes() {
                         this.stage().and_then(|staged| this.make(&spot, &wish, &attrs, staged))
                     } else {
                         this.create_to_read(&spot, &wish, attrs.clone())
@@ -184,7 +184,7 @@ impl Filesystem {
         let (lead, ino) = {
             let mut state = self.0.state.lock();
             let path = Self::path_to_find(&state, spot)?;
-            let found = if wish.flags.write {
+            let found = if wish.flags.writes() {
                 let led = self.lead_writer(&mut state, spot, &path, wish.who, wish.flags, None);
                 led.map(Lead::lasting)
             } else {

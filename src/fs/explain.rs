@@ -56,7 +56,7 @@ impl Filesystem {
             let now_ms = rooms.ledger.now_ms();
             return Explained { now_ms, reason: Reason::Denied, ..Explained::default() };
         }
-        let last = self.0.misses.last(|miss| miss.path == path);
+        let last = self.0.observed.misses.last(|miss| miss.path == path);
         let last = last.filter(|miss| self.may_know(asker, miss));
         let known = self.known(asker, &path, fresh);
         let mut explained = self.explained_of(&path, &known, last, was_known);
@@ -70,7 +70,7 @@ impl Filesystem {
     /// Returns the remembered misses that the asker may see, the last one first. They can be
     /// limited to one user or one client.
     pub fn misses(&self, asker: Asker, uid: Option<u32>, client: Option<&str>) -> Misses {
-        let mut found = self.0.misses.those(|miss| uid.is_none_or(|uid| miss.uid == uid));
+        let mut found = self.0.observed.misses.those(|miss| uid.is_none_or(|uid| miss.uid == uid));
         if let Some(client) = client {
             found.retain(|miss| self.client_of(&miss.path).as_deref() == Some(client));
         }

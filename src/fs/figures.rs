@@ -149,16 +149,17 @@ impl Filesystem {
     /// Notes that an entry was opened, for `top` and for recordings. `path` is called only if one of them is on.
     pub(super) fn note_open(&self, path: impl FnOnce() -> Option<TreePath>) {
         let now = || self.0.rooms.clock.mono();
-        let (is_watched, is_recorded) = (self.0.busy.is_watched(now), self.0.opens.is_on());
+        let (is_watched, is_recorded) =
+            (self.0.observed.busy.is_watched(now), self.0.observed.opens.is_on());
         if !is_watched && !is_recorded {
             return;
         }
         let Some(path) = path() else { return };
         if is_recorded {
-            self.0.opens.note(&path, now());
+            self.0.observed.opens.note(&path, now());
         }
         if is_watched {
-            self.0.busy.hit(&self.0.rules.profiles, path);
+            self.0.observed.busy.hit(&self.0.rules.profiles, path);
         }
     }
 }

@@ -1,9 +1,7 @@
 //! The file system: its state, the rooms it depends on, and the options it was mounted with.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hearthfs_mount::{Abilities, Caller, Errno, Ino, Notices, Reply, Tasks, without_privileges};
@@ -11,15 +9,15 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::beginnings::{Beginnings, Moment};
-use super::busy::{Busy, BusyCounts};
+use super::busy::BusyCounts;
 use super::held_locks::LockFiles;
 use super::inode::{DirEntryKey, InodeKind, LiveId};
 use super::kept::Spare;
+use super::kernel_side::KernelSide;
 use super::live::Live;
-use super::misses::RecentMisses;
-use super::opens::{Opens, RecordedOpens};
+use super::observed::Observed;
+use super::opens::RecordedOpens;
 use super::recent::Recent;
-use super::search_turn::SearchTurn;
 use super::seen::{Seen, seen_in};
 use super::state::{State, close_files};
 use super::who::Callers;
@@ -95,15 +93,6 @@ pub struct FsOptions {
     pub cache_dir: std::path::PathBuf,
 }
 
-/// How far the kernel knows what other nodes have changed.
-#[derive(Debug, Default)]
-struct ToldToKernel {
-    /// How many commits of other nodes the kernel's cache of names reflects.
-    count: AtomicU64,
-    /// Held while the kernel is told.
-    telling: Mutex<()>,
-}
-
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) state: Mutex<State>,
@@ -114,16 +103,9 @@ pub(super) struct Inner {
     pub(super) beginnings: Beginnings,
     pub(super) lock_files: Mutex<LockFiles>,
     pub(super) spare: Spare,
-    pub(super) busy: Busy,
-    pub(super) opens: Opens,
-    pub(super) misses: RecentMisses,
-    pub(super) search_turn: SearchTurn,
+    pub(super) observed: Observed,
     pub(super) worth: Worth,
-    passthrough: AtomicBool,
-    kernel: Mutex<Option<Arc<dyn Notices>>>,
-    told: ToldToKernel,
-    /// Names cannot be taken back from the kernel at once, so it must not remember them.
-    forgetful: AtomicBool,
+    kernel: KernelSide,
     /// Notified whenever there is something to look after.
     pub(super) begun: Notify,
     /// Set when the daemon stops: new writers are refused.
@@ -149,15 +131,9 @@ impl Filesystem {
             beginnings: Beginnings::new(),
             lock_files: Mutex::default(),
             spare: Spare::default(),
-            busy: Busy::default(),
-            opens: Opens::default(),
-            misses: RecentMisses::default(),
-            search_turn: SearchTurn::default(),
+            observed: Observed::default(),
             worth,
-            passthrough: AtomicBool::new(false),
-            kernel: Mutex::new(None),
-            told: ToldToKernel::default(),
-            forgetful: AtomicBool::new(false),
+            kernel: KernelSide::default(),
             begun: Notify::new(),
             closing: AtomicBool::new(false),
         }));
@@ -175,26 +151,24 @@ impl Filesystem {
 
     /// Returns which clients and entries are busy, and keeps counting for ten seconds more.
     pub fn watch_busy(&self) -> BusyCounts {
-        self.0.busy.watch(self.0.rooms.clock.mono())
+        self.0.observed.busy.watch(self.0.rooms.clock.mono())
     }
 
     /// Records opens from now on, and returns part of those since the last question with this
     /// number. The `last` question ends the recording. Returns `None` when there are too many
     /// recordings.
     pub fn opened(&self, number: u64, last: bool) -> Option<RecordedOpens> {
-        self.0.opens.take(number, last, self.0.rooms.clock.mono())
+        self.0.observed.opens.take(number, last, self.0.rooms.clock.mono())
     }
 
     /// Stores what the session can do.
     pub(super) fn learn(&self, abilities: Abilities) {
-        self.0.passthrough.store(abilities.passthrough, Ordering::Relaxed);
+        self.0.kernel.learn(abilities);
     }
 
     /// Sets the way to notify the kernel that names moved.
     pub fn set_notices(&self, kernel: Arc<dyn Notices>) {
-        let forgetful = self.0.rules.shared && !kernel.expire_all();
-        self.0.forgetful.store(forgetful, Ordering::Relaxed);
-        *self.0.kernel.lock() = Some(kernel);
+        self.0.kernel.connect(kernel, self.0.rules.shared);
     }
 
     /// Refuses new writers from now on; open files go on.
@@ -209,7 +183,7 @@ impl Filesystem {
 
     /// Reports whether the kernel may read and write files without the daemon.
     pub(super) fn passes_through(&self) -> bool {
-        self.0.passthrough.load(Ordering::Relaxed)
+        self.0.kernel.passes_through()
     }
 
     pub(super) fn now(&self) -> Time {
@@ -262,10 +236,7 @@ impl Filesystem {
         }
         // What it learned while these names were still bound has to go, too. So this comes last,
         // once for all names.
-        let applied = self.0.rooms.ledger.applied();
-        let _one_at_a_time = self.0.told.telling.lock();
-        self.doubt(spots);
-        self.0.told.count.fetch_max(applied, Ordering::AcqRel);
+        self.0.kernel.doubt_moved(spots, self.0.rooms.ledger.applied());
     }
 
     /// Notes when versions of other nodes arrived at names that keep their first version.
@@ -304,55 +275,31 @@ impl Filesystem {
 
     /// Reports whether the kernel must not remember names.
     pub(super) fn is_forgetful(&self) -> bool {
-        self.0.forgetful.load(Ordering::Relaxed)
+        self.0.kernel.is_forgetful()
     }
 
     /// Makes the kernel look every name up again at once. Returns whether the kernel can do that.
     pub(super) fn expire_names(&self) -> bool {
-        self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_all())
+        self.0.kernel.expire_names()
     }
 
     /// Makes the kernel request the attributes of an inode again before it uses them. Returns
     /// whether that is sure.
     pub(super) fn expire_attrs(&self, ino: Ino) -> bool {
-        self.0.kernel.lock().as_ref().is_none_or(|kernel| kernel.expire_attrs(ino))
+        self.0.kernel.expire_attrs(ino)
     }
 
     /// Makes the kernel look these names up again before the caller gets its answer. Must be called
     /// without the lock of the state.
-    ///
-    /// A kernel with epochs looks all names up again then, and takes no lock of its own for that.
-    /// To take back a single name, the kernel locks the directory, and the process that holds that
-    /// lock may be waiting for the daemon. A daemon that is killed while one of its threads waits
-    /// there does not end. So only a kernel without epochs gets single names, from a separate
-    /// thread.
     pub(super) fn doubt(&self, spots: impl IntoIterator<Item = DirEntryKey>) {
-        let mut spots = spots.into_iter().peekable();
-        if spots.peek().is_none() || self.expire_names() {
-            return;
-        }
-        if let Some(kernel) = self.0.kernel.lock().as_ref() {
-            for (parent, name) in spots {
-                kernel.inval_entry(parent, OsStr::from_bytes(&name));
-            }
-        }
+        self.0.kernel.doubt(spots);
     }
 
     /// Must be called between reading the namespace and answering from it. A program that sees one
     /// change of another node must see every earlier one, so the names that the kernel remembers
     /// from before have to go first.
     pub(super) fn keep_order(&self) {
-        let applied = self.0.rooms.ledger.applied();
-        // Most calls end here, without the lock. A call that finds another one at work must wait
-        // for it, and that one stores the count last.
-        if applied <= self.0.told.count.load(Ordering::Acquire) {
-            return;
-        }
-        let _one_at_a_time = self.0.told.telling.lock();
-        if applied > self.0.told.count.load(Ordering::Acquire) {
-            self.expire_names();
-            self.0.told.count.fetch_max(applied, Ordering::AcqRel);
-        }
+        self.0.kernel.keep_order(self.0.rooms.ledger.applied());
     }
 
     /// Reports whether the permission bits let a caller do what `want` says (4 read, 2 write, 1
@@ -456,7 +403,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             let old = |since: Duration| now.saturating_sub(since) >= KEEP_AFTER;
             let all = state.lives.iter().filter(|(_, live)| {
-                let held = live.is_held(now) || live.settling;
+                let held = live.is_held(now) || live.settling.is_on();
                 !held && live.version().is_some_and(|version| old(version.since))
             });
             all.map(|(id, _)| id).collect()
@@ -484,7 +431,12 @@ impl Filesystem {
     fn measure(&self) {
         let open: Vec<LiveId> = {
             let state = self.0.state.lock();
-            state.lives.iter().filter(|(_, live)| live.writers > 0).map(|(id, _)| id).collect()
+            state
+                .lives
+                .iter()
+                .filter(|(_, live)| live.writers.has_handles())
+                .map(|(id, _)| id)
+                .collect()
         };
         let mut grown = false;
         for id in open {

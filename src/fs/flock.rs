@@ -94,7 +94,7 @@ impl State {
     /// Reports whether an open file has hard links.
     fn is_linked(&self, file: &OpenFile) -> bool {
         let of_live = |id| self.lives.get(id).is_some_and(|live| live.link.is_some());
-        file.live.is_some_and(of_live)
+        file.live().is_some_and(of_live)
             || self.names.inode(file.ino).is_some_and(|inode| match &inode.node {
                 InodeKind::Entry(published) => published.entry.link.is_some(),
                 InodeKind::Live(id) => of_live(*id),
@@ -120,7 +120,7 @@ fn names_of<'a>(
     lives: &'a Lives,
     file: &'a OpenFile,
 ) -> impl Iterator<Item = &'a DirEntryKey> + Clone {
-    let written = file.live.and_then(|id| lives.get(id));
+    let written = file.live().and_then(|id| lives.get(id));
     let places = names.inode(file.ino).map_or(&[][..], |inode| &inode.places);
     written.and_then(|live| live.place()).into_iter().chain(places)
 }

@@ -11,6 +11,7 @@ use hearthfs_mount::{Handle, Ino};
 use super::inode::{LiveId, Source};
 use super::shares::Shares;
 use super::who::Who;
+use super::writing_handle::WritingHandle;
 use crate::namespace::EntryKind;
 
 /// The most files and directories that are open at once.
@@ -38,7 +39,6 @@ impl Bytes {
 }
 
 /// An open file.
-#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Debug)]
 pub(super) struct OpenFile {
     pub(super) ino: Ino,
@@ -46,26 +46,21 @@ pub(super) struct OpenFile {
     pub(super) who: Who,
     /// The user whose share it counts against.
     pub(super) user: u32,
-    pub(super) write: bool,
-    /// Writes go to the end of the file, wherever the kernel assumes the end.
-    pub(super) to_the_end: bool,
     pub(super) bytes: Bytes,
-    /// The live file that it writes.
-    pub(super) live: Option<LiveId>,
-    /// That live file has an inode of its own, which is not the inode of the handle.
-    pub(super) aside: bool,
-    /// The kernel writes without the daemon, so it is unknown whether this handle wrote anything.
-    pub(super) passed: bool,
-    /// It wrote something.
-    pub(super) wrote: bool,
-    /// It was opened to append.
-    pub(super) appends: bool,
-    /// Its opener has closed it. Descriptors that were inherited or duplicated may still be open.
-    pub(super) closed: bool,
-    /// A descriptor of it was closed by a program that was not being killed.
-    pub(super) flushed: bool,
-    /// Since that close, only programs that were killed have closed it.
-    pub(super) torn: bool,
+    /// `None` if it can only read.
+    pub(super) writing: Option<WritingHandle>,
+}
+
+impl OpenFile {
+    /// Returns the live file that it writes.
+    pub(super) fn live(&self) -> Option<LiveId> {
+        self.writing.as_ref().map(WritingHandle::live)
+    }
+
+    /// Reports whether it writes a live file that has an inode of its own.
+    pub(super) fn is_aside(&self) -> bool {
+        self.writing.as_ref().is_some_and(WritingHandle::is_aside)
+    }
 }
 
 /// One name of a listing.
@@ -175,8 +170,9 @@ impl Handles {
 
     /// Yields the handles that write a live file. Looks at every open file, so only rare cases may
     /// use it.
-    pub(super) fn writers(&self, id: LiveId) -> impl Iterator<Item = &OpenFile> {
-        self.files.values().filter(move |file| file.live == Some(id) && file.write)
+    pub(super) fn writers(&self, id: LiveId) -> impl Iterator<Item = (&OpenFile, &WritingHandle)> {
+        let all = self.files.values().filter_map(|file| Some((file, file.writing.as_ref()?)));
+        all.filter(move |(_, writing)| writing.live() == id)
     }
 }
 

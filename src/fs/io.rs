@@ -25,10 +25,11 @@ impl Filesystem {
         let (id, found) = {
             let mut state = self.0.state.lock();
             let file = state.handles.file_mut(handle).ok_or(Errno::EBADF)?;
-            let id = file.live.filter(|_| file.write).ok_or(Errno::EBADF)?;
-            file.wrote = true;
+            let writing = file.writing.as_mut().ok_or(Errno::EBADF)?;
+            writing.note_write();
+            let id = writing.live();
             let found = match &file.bytes {
-                Bytes::Source(source) => (Arc::clone(source), file.to_the_end),
+                Bytes::Source(source) => (Arc::clone(source), writing.goes_to_the_end()),
                 Bytes::Empty => return Err(Errno::EBADF),
             };
             let live = state.lives.get(id).ok_or(Errno::EBADF)?;
@@ -88,7 +89,7 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let id = state.names.inode(ino).and_then(Inode::live);
             id.and_then(|id| Some((id, state.lives.get_mut(id)?))).map(|(id, live)| {
-                live.stored = Some(self.0.rooms.clock.mono());
+                live.mapped.note_store(self.0.rooms.clock.mono());
                 (id, Arc::clone(&live.source), live.version().is_some())
             })
         };
@@ -110,7 +111,7 @@ impl Filesystem {
         // arrive.
         let mut state = self.0.state.lock();
         if let Some(live) = id.and_then(|id| state.lives.get_mut(id)) {
-            live.stored = Some(self.0.rooms.clock.mono());
+            live.mapped.note_store(self.0.rooms.clock.mono());
         }
         Ok(data.len() as u32)
     }
@@ -123,7 +124,7 @@ impl Filesystem {
                 Bytes::Source(source) => Some(Arc::clone(source)),
                 Bytes::Empty => None,
             };
-            let id = file.live;
+            let id = file.live();
             let content = match id.and_then(|id| state.lives.get_mut(id)) {
                 Some(live) => {
                     // Its bytes are in the file itself until they are a blob.

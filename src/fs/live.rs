@@ -6,6 +6,12 @@
 //! except to examine its own file: with passthrough the daemon sees no write, so only the file
 //! itself shows what was written.
 
+mod baseline;
+mod lineage;
+mod mapped;
+mod settling;
+mod writers;
+
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
@@ -13,11 +19,9 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hearthfs_mount::{Caller, Ino, Reply};
-use parking_lot::Mutex;
-use tokio::sync::watch;
-
-use super::beginnings::Moment;
+use self::mapped::MappedWrites;
+use self::settling::Settling;
+use self::writers::LiveWriters;
 use super::inode::{DirEntryKey, LiveId, Published, Source};
 use super::kept::Kept;
 use super::seen::Seen;
@@ -27,6 +31,10 @@ use crate::local::{Lodged, StagedPath};
 use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::Stamp;
 use crate::sync::{HOLD_MAX, HoldToken};
+use hearthfs_mount::{Caller, Ino, Reply};
+
+pub(super) use self::baseline::{Baseline, BeginsAs};
+pub(super) use self::lineage::Lineage;
 
 /// The unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
@@ -115,7 +123,6 @@ pub(super) enum Stage {
 }
 
 /// A file that can still be written.
-#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Debug)]
 pub(super) struct Live {
     /// The inode by which the kernel knows it.
@@ -126,63 +133,21 @@ pub(super) struct Live {
     /// The name of its file in staging.
     pub(super) staged: Option<StagedPath>,
     pub(super) stage: Stage,
-    /// Processes that opened it for writing, and so see its bytes.
-    pub(super) members: HashSet<Who>,
-    /// The caller that opened it for writing last. Bytes that no close has published are published
-    /// with its rights.
-    pub(super) writer: Caller,
-    /// Handles that can write and are not released.
-    pub(super) writers: u32,
-    /// The writing handles that their openers have not closed.
-    pub(super) open: u32,
-    /// It was closed once by a program that was not being killed.
-    pub(super) closed_once: bool,
-    /// What the file looked like at the last such close, if others had it open then. These bytes
-    /// are closed and not published yet.
-    pub(super) closed: Option<Mark>,
-    /// It replaces a version that had content, and began empty.
-    pub(super) empties: bool,
-    /// Made by `O_CREAT` or `O_TRUNC`: it is published even if nothing is written.
-    pub(super) fresh: bool,
-    /// What the file looked like before its writers wrote anything to it.
-    pub(super) clean: Mark,
+    pub(super) writers: LiveWriters,
+    /// What it was before its writers wrote anything to it.
+    pub(super) baseline: Baseline,
+    /// The versions before it.
+    pub(super) lineage: Lineage,
     /// Attributes. `mtime` is valid as long as nothing was written.
     pub(super) attrs: Attrs,
     /// Attributes were changed, so it is published even if nothing is written.
     pub(super) attrs_moved: bool,
-    /// The version whose bytes it has, as long as nothing is written.
-    pub(super) same_as: Option<Published>,
-    /// The content that it gave its name last, or that it began from, even if it was emptied at its
-    /// beginning.
-    pub(super) left: Option<EntryKind>,
-    /// When it was begun. If it was not emptied at its beginning: when the version was begun that it
-    /// began from.
-    pub(super) begun: Moment,
-    /// The put whose next version it is, if it is the same file.
-    pub(super) began: Option<Stamp>,
-    /// It was renamed over what is published under its name. No other process begins from that
-    /// version any more.
-    pub(super) renamed: bool,
-    /// The put that it may replace: the version that it began from, was renamed over, or has
-    /// published last. A later version of its name may belong to another user, who may not let this
-    /// writer replace it.
-    pub(super) base: Option<Stamp>,
     /// The hard links that will get the new content, too.
     pub(super) link: Option<Stamp>,
     /// `fsync` was called, so the publish has to be durable as well.
     pub(super) synced: bool,
-    /// When something was last stored through a mapping, by the monotonic clock.
-    pub(super) stored: Option<Duration>,
-    /// A handle that can be mapped for writing has the file itself. A mapping may outlive the
-    /// handle, so the file never becomes a blob; a copy does.
-    pub(super) mapped: bool,
-    /// It is being published or is becoming a blob. No further handle may share its bytes now.
-    pub(super) settling: bool,
-    /// Serialises publishing and preserving. It is held while the file is hashed. A thread that
-    /// holds the lock of the state must not wait for it.
-    pub(super) publishing: Arc<Mutex<()>>,
-    /// Changes whenever something happened that others wait for.
-    pub(super) moved: watch::Sender<()>,
+    pub(super) mapped: MappedWrites,
+    pub(super) settling: Settling,
 }
 
 /// What the release of the last writing handle leaves to do.
@@ -203,16 +168,11 @@ pub(super) struct Start {
     pub(super) source: Arc<Source>,
     pub(super) staged: StagedPath,
     pub(super) who: Who,
-    pub(super) writer: Caller,
-    pub(super) clean: Mark,
+    pub(super) caller: Caller,
+    pub(super) baseline: Baseline,
+    pub(super) lineage: Lineage,
     pub(super) attrs: Attrs,
-    pub(super) begun: Moment,
-    pub(super) base: Option<Stamp>,
-    pub(super) same_as: Option<Published>,
-    pub(super) left: Option<EntryKind>,
     pub(super) link: Option<Stamp>,
-    pub(super) fresh: bool,
-    pub(super) empties: bool,
 }
 
 impl Live {
@@ -223,30 +183,15 @@ impl Live {
             source: start.source,
             staged: Some(start.staged),
             stage: Stage::Writing,
-            members: HashSet::from([start.who]),
-            writer: start.writer,
-            writers: 0,
-            open: 0,
-            closed_once: false,
-            closed: None,
-            empties: start.empties,
-            fresh: start.fresh,
-            clean: start.clean,
+            writers: LiveWriters::new(start.who, start.caller),
+            baseline: start.baseline,
+            lineage: start.lineage,
             attrs: start.attrs,
             attrs_moved: false,
-            same_as: start.same_as,
-            left: start.left,
-            begun: start.begun,
-            began: start.base,
-            renamed: false,
-            base: start.base,
             link: start.link,
             synced: false,
-            stored: None,
-            mapped: false,
-            settling: false,
-            publishing: Arc::new(Mutex::new(())),
-            moved: watch::Sender::new(()),
+            mapped: MappedWrites::default(),
+            settling: Settling::new(),
         }
     }
 
@@ -286,8 +231,8 @@ impl Live {
     }
 
     /// Returns what its file looked like at the last publish, or at its beginning.
-    fn base(&self) -> Mark {
-        self.version().map_or(self.clean, |version| version.mark)
+    pub(super) fn mark(&self) -> Mark {
+        self.version().map_or(self.baseline.mark(), |version| version.mark)
     }
 
     /// Reports whether bytes were written that no close has published.
@@ -298,13 +243,13 @@ impl Live {
     /// Reports whether bytes were written that no close has published, if its file looks like
     /// `now`. With `None`, for a file that cannot be examined, they count as written.
     pub(super) fn has_written(&self, now: Option<Mark>) -> bool {
-        now != Some(self.base())
+        now != Some(self.mark())
     }
 
     /// Reports whether a close would publish it, if its file looks like `now`. With `None`, for a
     /// file that cannot be examined, it would.
     pub(super) fn is_pending(&self, now: Option<Mark>) -> bool {
-        let fresh = self.fresh && self.version().is_none();
+        let fresh = self.baseline.is_fresh() && self.version().is_none();
         fresh || self.attrs_moved || self.has_written(now)
     }
 
@@ -326,25 +271,18 @@ impl Live {
 
     /// Lets others share its bytes again, and wakes those that wait for that.
     pub(super) fn settled(&mut self) {
-        self.settling = false;
-        self.wake();
+        self.settling.end();
     }
 
-    /// Wakes those that wait for it. They have subscribed under the lock that the caller holds.
-    /// Mostly there are none, and counting them is faster than a search for waiters several times
-    /// per file.
+    /// Wakes those that wait for it.
     pub(super) fn wake(&self) {
-        if self.moved.receiver_count() > 0 {
-            self.moved.send_modify(|()| {});
-        }
+        self.settling.wake();
     }
 
     /// Makes it go on as if it had begun from its published version, which is preserved now.
     pub(super) fn part(&mut self) {
         if let Stage::Published(version) = std::mem::replace(&mut self.stage, Stage::Writing) {
-            self.clean = version.mark;
-            self.same_as = Some(version.published);
-            (self.fresh, self.empties) = (false, false);
+            self.baseline = Baseline::new(BeginsAs::Copy, version.mark, Some(version.published));
         }
         self.settled();
     }
@@ -352,7 +290,7 @@ impl Live {
     /// Reports whether it affects what its name has now: it has a writer, or it is the same file. A
     /// file that was closed and replaced does not, even before its RELEASE has arrived.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
-        self.open > 0 || (self.is_next_of(seen) && !self.is_replaced(seen))
+        self.writers.has_open() || (self.is_next_of(seen) && !self.is_replaced(seen))
     }
 
     /// Reports whether its name has other bytes than those that it has published last, or began
@@ -360,7 +298,7 @@ impl Live {
     /// links.
     fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
-        self.left.as_ref().is_some_and(|left| there != Some(left))
+        self.lineage.left().is_some_and(|left| there != Some(left))
     }
 
     /// Reports whether its name still has the same file: the version that it began from or has
@@ -368,8 +306,8 @@ impl Live {
     pub(super) fn is_next_of(&self, seen: Option<&Seen>) -> bool {
         match seen {
             Some(seen) if self.link.is_some() => seen.entry.link == self.link,
-            Some(seen) => seen.stamp == self.began,
-            None => self.began.is_none(),
+            Some(seen) => seen.stamp == self.lineage.follows(),
+            None => self.lineage.follows().is_none(),
         }
     }
 
@@ -377,24 +315,35 @@ impl Live {
     /// or no version of it was ever published. After all have closed it, the name goes with the
     /// published version.
     pub(super) fn makes_a_name(&self) -> bool {
-        !self.is_dropped() && (self.open > 0 || self.began.is_none() || self.settling)
+        let begins = self.writers.has_open() || self.lineage.follows().is_none();
+        !self.is_dropped() && (begins || self.settling.is_on())
     }
 
     /// Reports whether it is the next version of a put, for a file with these hard links. Each name
     /// of such a file has a put of its own.
     pub(super) fn continues(&self, put: Option<Stamp>, link: Option<Stamp>) -> bool {
-        if link.is_some() { self.link == link } else { put.is_some() && self.began == put }
+        if link.is_some() {
+            self.link == link
+        } else {
+            put.is_some() && self.lineage.follows() == put
+        }
     }
 
     /// Reports whether a process is one of its writers.
     pub(super) fn has_member(&self, who: Who) -> bool {
-        who != Who::Unseen && self.members.contains(&who)
+        who != Who::Unseen && self.writers.has_member(who)
+    }
+
+    /// Reports whether all have closed it, and its end is still on its way.
+    pub(super) fn is_ending(&self) -> bool {
+        let waits = self.writers.has_handles() || self.settling.is_on();
+        waits && !self.writers.has_open()
     }
 
     /// Returns size and mtime as `stat` reports them.
     pub(super) fn size_and_mtime(&self) -> io::Result<(u64, Time)> {
         let now = Mark::of(self.file())?;
-        Ok((now.size, if now == self.base() { self.attrs.mtime } else { now.mtime() }))
+        Ok((now.size, if now == self.mark() { self.attrs.mtime } else { now.mtime() }))
     }
 
     /// Returns it as an entry with this size and mtime, and without its content.

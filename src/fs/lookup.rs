@@ -157,7 +157,7 @@ impl Filesystem {
     fn is_writing(&self, spot: &DirEntryKey, who: Who) -> bool {
         let state = self.0.state.lock();
         let mut lives = state.names.lives(spot).iter().filter_map(|id| state.lives.get(*id));
-        lives.any(|live| live.has_member(who) && live.open > 0)
+        lives.any(|live| live.has_member(who) && live.writers.has_open())
     }
 
     /// Returns the live file that a thread which looks again would find here and could not use: it
@@ -178,7 +178,7 @@ impl Filesystem {
             Some(flags) => !flags.truncate,
         };
         let lingers = waits && live.version().is_some() && !live.is_held(now);
-        lingers.then(|| (id, live.moved.subscribe()))
+        lingers.then(|| (id, live.settling.subscribe()))
     }
 
     /// Answers from what is known now.
@@ -229,8 +229,8 @@ impl Filesystem {
                 let asks = comes_back || self.is_divided(state, spot);
                 let ttl = if asks { Duration::ZERO } else { self.ttl() };
                 drop(guard);
-                if self.0.busy.is_watched(|| self.0.rooms.clock.mono()) {
-                    self.0.busy.miss(&self.0.rules.profiles, &path);
+                if self.0.observed.busy.is_watched(|| self.0.rooms.clock.mono()) {
+                    self.0.observed.busy.miss(&self.0.rules.profiles, &path);
                 }
                 self.note_miss(caller, path);
                 Ok(Lookup::Missing { ttl })
@@ -413,7 +413,8 @@ impl Filesystem {
             // A live file that began from a version which is gone now takes the name along if it is
             // closed unchanged.
             [id] => {
-                seen().is_some() || state.lives.get(id).is_some_and(|live| live.began.is_some())
+                seen().is_some()
+                    || state.lives.get(id).is_some_and(|live| live.lineage.follows().is_some())
             }
             _ => true,
         }

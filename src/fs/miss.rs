@@ -40,7 +40,7 @@ impl Filesystem {
             tracing::debug!(name = %path, reason = said(reason), stale, "miss");
         }
         let reason = if stale { Reason::Unsure } else { reason };
-        self.0.misses.note(path, caller.uid, reason, rooms.clock.mono());
+        self.0.observed.misses.note(path, caller.uid, reason, rooms.clock.mono());
     }
 
     /// Returns why a name does not exist, as far as this node knows.
@@ -88,7 +88,12 @@ impl Filesystem {
         if errno == Errno::ENOENT
             && let Some(path) = self.path_for_miss(ino)
         {
-            self.0.misses.note(path, caller.uid, Reason::Incomplete, self.0.rooms.clock.mono());
+            self.0.observed.misses.note(
+                path,
+                caller.uid,
+                Reason::Incomplete,
+                self.0.rooms.clock.mono(),
+            );
         }
     }
 
@@ -111,7 +116,7 @@ impl Filesystem {
             Kind::NotFound | Kind::Corrupt => Reason::Damaged,
             _ => Reason::StoreDown,
         };
-        self.0.misses.note(path, caller.uid, reason, self.0.rooms.clock.mono());
+        self.0.observed.misses.note(path, caller.uid, reason, self.0.rooms.clock.mono());
     }
 
     fn path_for_miss(&self, ino: Ino) -> Option<TreePath> {

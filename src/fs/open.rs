@@ -61,14 +61,14 @@ pub(super) enum OpenStep {
 impl Filesystem {
     pub(super) fn open_file(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Answer<Opened> {
         self.0.rooms.freshness.note_activity();
-        if (flags.write || flags.truncate) && self.0.rules.read_only {
+        if flags.changes() && self.0.rules.read_only {
             return Err(Errno::EROFS).into();
         }
         let who = self.0.callers.who(caller);
         let (tried, retry, room) = {
             let now = self.0.rooms.clock.mono();
             let mut state = self.0.state.lock();
-            let (tried, retry) = state.retries.end(caller, ino, flags.write || flags.truncate, now);
+            let (tried, retry) = state.retries.end(caller, ino, flags.changes(), now);
             (tried, retry, state.handles.has_room(caller.uid))
         };
         let mut wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
@@ -132,7 +132,7 @@ impl Filesystem {
     /// Records a retry if the answer is `ESTALE`.
     fn told(&self, ino: Ino, wish: &Wish, reply: Reply<Opened>) -> Reply<Opened> {
         if matches!(reply, Err(Errno::ESTALE)) {
-            let flags = (wish.flags.write || wish.flags.truncate).then_some(wish.flags);
+            let flags = wish.flags.changes().then_some(wish.flags);
             self.look_again(&wish.caller, ino, RetryWish::of(flags));
         }
         reply
@@ -233,13 +233,7 @@ impl Filesystem {
     /// bytes.
     pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
         // Only processes that have closed the file will release it soon.
-        let soon = self
-            .0
-            .state
-            .lock()
-            .lives
-            .get(id)
-            .is_some_and(|live| live.open == 0 && (live.writers > 0 || live.settling));
+        let soon = self.0.state.lock().lives.get(id).is_some_and(Live::is_ending);
         if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
             return;
         }
@@ -322,7 +316,7 @@ impl Filesystem {
                 let Some((id, file)) = live.and_then(|id| Some((id, state.lives.get(id)?))) else {
                     return OpenStep::Done(Err(Errno::ESTALE));
                 };
-                let moved = file.moved.subscribe();
+                let moved = file.settling.subscribe();
                 if plan == OpenPlan::Wait {
                     OpenStep::Wait(moved)
                 } else {
@@ -357,7 +351,8 @@ impl Filesystem {
                     let is = live_is(live, wish.who, self.0.rooms.clock.mono());
                     // A file that was renamed over it has its name now, although that file is not
                     // published yet.
-                    let lost = !live.renamed && spot.is_some_and(|spot| state.has_successor(spot));
+                    let lost = !live.lineage.is_renamed()
+                        && spot.is_some_and(|spot| state.has_successor(spot));
                     Is::Live(LiveIs { named: is.named && !lost, ..is })
                 }
                 None => return (OpenPlan::LookAgain, name),
@@ -393,7 +388,7 @@ impl Filesystem {
             _ => None,
         };
         let reserved = matches!(inode.map(|inode| &inode.node), Some(InodeKind::Reserved(_)));
-        let is_next = |live: &Live| stamp.is_some() && live.began == stamp;
+        let is_next = |live: &Live| stamp.is_some() && live.lineage.follows() == stamp;
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
                 let allowed = || self.permits(&wish.caller, &live.attrs, wish.wants()).is_ok();
@@ -480,7 +475,7 @@ impl Filesystem {
         if let Some((id, live)) = live.and_then(|id| Some((id, state.lives.get(id)?)))
             && live.version().is_some()
         {
-            return OpenStep::Settle(id, live.moved.subscribe());
+            return OpenStep::Settle(id, live.settling.subscribe());
         }
         match seen.entry.content() {
             Some((digest, size)) => {
@@ -524,7 +519,7 @@ fn base_at_rest(state: &State, base: BeginBase) -> OpenStep {
     let live = bound.and_then(|ino| state.names.inode(ino)?.live());
     match live.and_then(|id| Some((id, state.lives.get(id)?))) {
         Some((id, live)) if live.version().is_some() && base.copy.is_some() => {
-            OpenStep::Settle(id, live.moved.subscribe())
+            OpenStep::Settle(id, live.settling.subscribe())
         }
         _ => OpenStep::Begin(Box::new(base)),
     }
@@ -569,11 +564,11 @@ fn live_is(live: &Live, who: Who, now: Duration) -> LiveIs {
         stage,
         member: live.has_member(who),
         named: live.place().is_some(),
-        writers: match (live.open, live.writers) {
-            (0, 0) => WritersAre::Gone,
-            (0, _) => WritersAre::Closed,
-            _ => WritersAre::Open,
+        writers: match (live.writers.has_open(), live.writers.has_handles()) {
+            (true, _) => WritersAre::Open,
+            (false, true) => WritersAre::Closed,
+            (false, false) => WritersAre::Gone,
         },
-        settling: live.settling,
+        settling: live.settling.is_on(),
     }
 }

@@ -146,7 +146,7 @@ impl Filesystem {
         let name = {
             let mut state = self.0.state.lock();
             // Others still have it open, and their close tries again.
-            let others = state.lives.get(id).is_some_and(|live| live.open > 0);
+            let others = state.lives.get(id).is_some_and(|live| live.writers.has_open());
             if others { None } else { self.lose(&mut state, id) }
         };
         self.doubt(name);
@@ -155,26 +155,21 @@ impl Filesystem {
 
     fn plan_flush(&self, state: &mut State, handle: Handle, who: Who, dying: bool) -> Reply<Flush> {
         let file = state.handles.file_mut(handle).ok_or(Errno::EBADF)?;
-        let Some(id) = file.live.filter(|_| file.write) else { return Ok(Flush::Nothing) };
         let opener = file.who == who || file.who == Who::Unseen || who == Who::Unseen;
+        let Some(writing) = &mut file.writing else { return Ok(Flush::Nothing) };
+        let id = writing.live();
+        let closes = writing.note_close(opener, dying);
         if dying && !opener {
-            // If the opener has closed it, no other process has closed what the killed one wrote
-            // since.
-            file.torn |= file.closed;
             if let Some(version) = state.lives.get_mut(id).and_then(Live::version_mut) {
                 version.closed_again = true;
             }
             return Ok(Flush::Nothing);
         }
-        let was_closed = file.closed;
-        file.flushed |= !dying;
-        file.torn &= dying;
-        file.closed |= opener;
-        let closes = file.closed && !was_closed;
-        let may_have_written = file.wrote || file.passed;
-        let closed = file.closed;
+        let (closed, may_have_written) = (writing.is_closed(), writing.may_have_written());
         let Some(live) = state.lives.get_mut(id) else { return Ok(Flush::Nothing) };
-        live.open -= u32::from(closes);
+        if closes {
+            live.writers.close();
+        }
         if let Some(version) = live.version_mut() {
             version.closed_again = true;
         }
@@ -188,11 +183,9 @@ impl Filesystem {
             // open.
             return Ok(Flush::Nothing);
         }
-        live.closed_once = true;
-        if live.open > 0 {
-            live.closed = Mark::of(live.file()).ok();
-        }
-        if live.open > 0 || live.is_dropped() || live.place().is_none() {
+        let source = &live.source;
+        live.writers.note_close(|| Mark::of(source.backing.file()).ok());
+        if live.writers.has_open() || live.is_dropped() || live.place().is_none() {
             return Ok(Flush::Nothing);
         }
         Ok(flush_of(id, live))
@@ -210,28 +203,27 @@ impl Filesystem {
     ) -> Flush {
         let dead = state.handles.file(handle).map(|file| file.who);
         let Some(live) = state.lives.get(id) else { return Flush::Nothing };
-        if live.settling || live.is_dropped() {
+        if live.settling.is_on() || live.is_dropped() {
             return Flush::Nothing;
         }
         // Emptying a version that had content is a write too, although it leaves no bytes.
         let now = Mark::of(live.file()).ok();
-        let closed = live.closed.is_some() && now == live.closed;
-        let wrote = !closed && (live.wrote() || (live.empties && live.version().is_none()));
-        let others = state.handles.writers(id).any(|file| {
-            let writes = file.wrote || (file.passed && file.appends);
-            Some(file.who) != dead && !file.closed && writes
+        let empties = live.baseline.empties() && live.version().is_none();
+        let wrote = !live.writers.is_as_closed(now) && (live.wrote() || empties);
+        let others = state.handles.writers(id).any(|(file, writing)| {
+            Some(file.who) != dead && !writing.is_closed() && writing.counts_as_writer()
         });
-        let may_have_written = may_have_written || live.stored.is_some() || live.mapped;
+        let may_have_written = may_have_written || live.mapped.may_have_written();
         if wrote && may_have_written && !others {
             if live.version().is_some() {
                 return Flush::Kept(id);
             }
             return Flush::Lost(self.lose(state, id));
         }
-        if live.open > 0 || live.version().is_some() || live.place().is_none() {
+        if live.writers.has_open() || live.version().is_some() || live.place().is_none() {
             return Flush::Nothing;
         }
-        match (live.closed_once, live.fresh) {
+        match (live.writers.has_closed(), live.baseline.is_fresh()) {
             (true, _) => flush_of(id, live),
             (false, true) => Flush::Lost(self.lose(state, id)),
             // Attributes may have been set on it while its name has another version by now. No
@@ -261,8 +253,7 @@ impl Filesystem {
         held: bool,
         seen: Option<Mark>,
     ) -> Reply<()> {
-        let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
-        else {
+        let Some(lock) = self.0.state.lock().lives.get(id).map(|live| live.settling.lock()) else {
             return Ok(());
         };
         let publishing = lock.lock();
@@ -270,12 +261,12 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
             let now = seen.map_or_else(|| Mark::of(live.file()), Ok)?;
-            let idle = live.open > 0 || live.is_dropped() || live.place().is_none();
+            let idle = live.writers.has_open() || live.is_dropped() || live.place().is_none();
             if idle || !live.is_pending(Some(now)) {
                 live.settled();
                 return Ok(());
             }
-            live.settling = true;
+            live.settling.begin();
             (Arc::clone(&live.source), live.synced, now)
         };
         // Checked before all of it is read: a sparse file may have any size.
@@ -380,7 +371,7 @@ impl Filesystem {
                 return Ok(Announced::Done(false));
             }
             // The kernel may remember that the name does not exist.
-            let reappears = seen.is_none() && live.base.is_some();
+            let reappears = seen.is_none() && live.lineage.replaces().is_some();
             let names = self.names_with(&path, &entry);
             (spot, entry, names, reappears, made)
         };
@@ -395,8 +386,8 @@ impl Filesystem {
         if stands {
             if let Some(live) = state.lives.get_mut(id).filter(|live| !live.is_dropped()) {
                 live.part();
-                live.clean = digested.mark;
-                live.left = Some(entry.kind);
+                live.baseline.set_mark(digested.mark);
+                live.lineage.leave(entry.kind);
                 live.attrs = entry.attrs;
             }
             return Ok(Announced::Done(false));
@@ -410,11 +401,10 @@ impl Filesystem {
             return Ok(Announced::Done(true));
         };
         live.attrs = entry.attrs.clone();
-        live.left = Some(entry.kind.clone());
         live.attrs_moved = false;
-        (live.began, live.base, live.renamed) = (stamp, stamp, false);
+        live.lineage.publish(stamp, entry.kind.clone());
         if let Some(put) = stamp {
-            self.0.beginnings.note_begun(put, live.begun);
+            self.0.beginnings.note_begun(put, live.lineage.begun());
         }
         let ino = live.ino;
         let size = digested.mark.size;
@@ -460,14 +450,14 @@ impl Filesystem {
         if seen.entry.is_directory() {
             return false;
         }
-        if seen.stamp == live.base {
+        if seen.stamp == live.lineage.replaces() {
             return true;
         }
         if seen.entry.content().is_none() || self.keeps_first(path, seen) {
             return false;
         }
         // The number of its thread may belong to another thread by now.
-        let writer = Caller { tid: 0, ..live.writer };
+        let writer = Caller { tid: 0, ..live.writers.last() };
         self.permits(caller.unwrap_or(&writer), &seen.entry.attrs, MAY_WRITE).is_ok()
     }
 
@@ -494,7 +484,8 @@ fn flush_of(id: LiveId, live: &Live) -> Flush {
         return Flush::Nothing;
     }
     let empty = seen.is_some_and(|seen| seen.size == 0);
-    let held = empty && seen == Some(live.clean) && live.version().is_none() && !live.empties;
+    let unwritten = seen == Some(live.baseline.mark()) && live.version().is_none();
+    let held = empty && unwritten && !live.baseline.empties();
     Flush::Publish { id, held, seen, durable: live.synced }
 }
 
@@ -506,7 +497,7 @@ fn place_of(state: &State, live: &Live) -> Option<(DirEntryKey, TreePath)> {
 
 fn entry_of(live: &Live, digested: &Digested) -> Entry {
     let mut attrs = live.attrs.clone();
-    if digested.mark != live.version().map_or(live.clean, |version| version.mark) {
+    if digested.mark != live.mark() {
         attrs.mtime = digested.mark.mtime();
     }
     if attrs.atime == Time::default() {

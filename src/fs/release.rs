@@ -57,13 +57,13 @@ impl Filesystem {
 
     fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
         let file = state.remove_file(handle)?;
-        let last = file.live.filter(|_| file.write).and_then(|id| {
+        let last = file.writing.and_then(|writing| {
+            let id = writing.live();
             let live = state.lives.get_mut(id)?;
-            live.writers -= 1;
-            live.open -= u32::from(!file.closed);
+            live.writers.release(writing.is_closed());
             let idle = state.is_idle(id);
             let live = state.lives.get_mut(id).filter(|_| idle)?;
-            Some(last_of(id, live, (file.flushed || file.closed) && !file.torn))
+            Some(last_of(id, live, writing.is_covered()))
         });
         state.uncount_open(file.ino);
         last
@@ -146,7 +146,7 @@ impl Filesystem {
     /// Makes the published bytes of a live file a blob. Uses the staging file itself if no process
     /// can write to that. Returns false if a writer is on its way.
     fn settle(&self, id: LiveId) -> Result<bool, Error> {
-        let lock = self.0.state.lock().lives.get(id).map(|live| Arc::clone(&live.publishing));
+        let lock = self.0.state.lock().lives.get(id).map(|live| live.settling.lock());
         let Some(lock) = lock else { return Ok(true) };
         let _one_at_a_time = lock.lock();
         let (bytes, staged, doubted) = {
@@ -156,7 +156,7 @@ impl Filesystem {
             let bound = state.names.is_bound(live.ino);
             let Some(live) = state.lives.get_mut(id) else { return Ok(true) };
             let synced = live.synced;
-            let (mapped, source) = (live.mapped, Arc::clone(&live.source));
+            let (mapped, source) = (live.mapped.is_direct(), Arc::clone(&live.source));
             // A file that lost its name is not published.
             let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
             else {
@@ -166,7 +166,7 @@ impl Filesystem {
             let (digest, size) = (version.digest, version.mark.size);
             let kept = version.kept.take();
             let staged = live.staged.take_if(|_| !mapped);
-            live.settling = true;
+            live.settling.begin();
             (PublishedBytes { digest, size, kept, source, synced }, staged, doubted)
         };
         let file = bytes.source.backing.file();
@@ -190,8 +190,7 @@ impl Filesystem {
     /// Preserves the published bytes of a live file as a blob while the file goes on. Its name
     /// leads other processes to the blob. Blocks; does nothing if there is nothing to preserve.
     pub(super) fn preserve(&self, id: LiveId) {
-        let Some(lock) = self.0.state.lock().lives.get(id).map(|l| Arc::clone(&l.publishing))
-        else {
+        let Some(lock) = self.0.state.lock().lives.get(id).map(|live| live.settling.lock()) else {
             return;
         };
         let _one_at_a_time = lock.lock();
@@ -258,11 +257,15 @@ fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
     let late = !ends && closed && wrote;
     // It was written to and released without a close that the daemon could see. That does not count
     // as a close.
-    let unseen = !closed && !live.closed_once;
-    let torn = !ends && unseen && live.version().is_none() && (live.fresh || written);
+    let unseen = !closed && !live.writers.has_closed();
+    let torn = !ends && unseen && live.version().is_none() && (live.baseline.is_fresh() || written);
     // An open for writing that comes now begins from the blob or version that the file is about to
     // become.
-    live.settling = !ends;
+    if ends {
+        live.settling.end_quietly();
+    } else {
+        live.settling.begin();
+    }
     if let Some(version) = live.version_mut() {
         version.hold = None;
     }

@@ -195,7 +195,7 @@ impl Filesystem {
         let state = self.0.state.lock();
         let id = state.names.inode(state.names.bound(&renaming.to.spot)?)?.live()?;
         let live = state.lives.get(id)?;
-        (live.version().is_some() && live.writers > 0).then_some(id)
+        (live.version().is_some() && live.writers.has_handles()).then_some(id)
     }
 
     /// Settles the drafts in directories that a rename moves or replaces, if the rename is allowed
@@ -462,15 +462,16 @@ impl Filesystem {
             if let Some(live) = state.lives.get_mut(id) {
                 // A writer that began from nothing and has written nothing does not create a file
                 // by this move.
-                live.fresh |= live.began.is_some() || live.clean.size > 0;
-                // It replaces the version that is published there, and is another file.
-                live.began = None;
+                if live.lineage.follows().is_some() || live.baseline.mark().size > 0 {
+                    live.baseline.freshen();
+                }
                 let there = to.seen.as_ref().and_then(|seen| seen.stamp);
-                let late = |put: &Stamp| keeps && self.0.beginnings.came_after(*put, live.begun);
+                let late =
+                    |put: &Stamp| keeps && self.0.beginnings.came_after(*put, live.lineage.begun());
                 // If it was begun too early, it does not replace that version. It can only take the
                 // name if that version is gone by then.
-                live.base = there.filter(|put| !late(put));
-                live.renamed = live.base.is_some();
+                let there = there.filter(|put| !late(put));
+                live.lineage.rename_over(there);
             }
         }
         state.locks.rename(&from.spot, &to.spot);
@@ -557,8 +558,8 @@ fn renew_moved(
             if let Some(live) = state.lives.get_mut(id) {
                 // A live file that began from an older version than the one that moves, perhaps of
                 // another user, is left alone.
-                if before.is_some() && live.began == before {
-                    live.began = published.stamp;
+                if before.is_some() && live.lineage.follows() == before {
+                    live.lineage.follow(published.stamp);
                 }
             }
         }

@@ -7,13 +7,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Attr, Caller, Errno, Handle, Ino, OpenFlags, Reply, SetAttr};
+use hearthfs_mount::{
+    Answer, Attr, Caller, Errno, Handle, Ino, OpenAccess, OpenFlags, Reply, SetAttr,
+};
 use tokio::sync::watch;
 
 use super::attrs::{apply, attrs_op};
 use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
-use super::handles::OpenFile;
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
 use super::live::{Live, Mark, MtimeToSet};
 use super::retry::RetryWish;
@@ -52,7 +53,8 @@ impl Filesystem {
         self.give_up_seat(retry);
         let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
         let who = self.0.callers.who(caller);
-        let flags = OpenFlags { write: true, truncate: size == 0, ..OpenFlags::default() };
+        let flags =
+            OpenFlags { access: OpenAccess::Write, truncate: size == 0, ..OpenFlags::default() };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
         match self.resize(&wish, ino, set.handle, size) {
             Ok(Resize::Done) => self.set_rest(caller, ino, set),
@@ -103,17 +105,18 @@ impl Filesystem {
         let mut guard = self.0.state.lock();
         let state = &mut *guard;
         let by_handle = handle.and_then(|handle| {
-            let file = state.handles.file_mut(handle)?;
-            file.wrote = true;
-            file.live
+            let writing = state.handles.file_mut(handle)?.writing.as_mut()?;
+            writing.note_write();
+            Some(writing.live())
         });
         let inode = state.names.inode(ino).ok_or(Errno::ESTALE)?;
         let id = by_handle.or(inode.live());
         if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
-            let (alone, open) = (live.is_dropped() || live.place().is_none(), live.open > 0);
-            if live.settling || (!open && live.version().is_some() && by_handle.is_none()) {
+            let (alone, open) =
+                (live.is_dropped() || live.place().is_none(), live.writers.has_open());
+            if live.settling.is_on() || (!open && live.version().is_some() && by_handle.is_none()) {
                 // The file is closed, and about to be a blob.
-                return Ok(Resize::Wait(live.moved.subscribe()));
+                return Ok(Resize::Wait(live.settling.subscribe()));
             }
             if by_handle.is_some() || open || alone {
                 return Ok(match live.file().metadata()?.len() == size {
@@ -168,7 +171,7 @@ impl Filesystem {
             InodeKind::Live(id) => state
                 .lives
                 .get(*id)
-                .and_then(|live| live.same_as.as_ref().filter(|_| !live.wrote())),
+                .and_then(|live| live.baseline.same_as().filter(|_| !live.wrote())),
             _ => None,
         };
         let (Some(spot), Some(published)) = (&base.spot, &base.published) else {
@@ -184,10 +187,11 @@ impl Filesystem {
         let seen = path.and_then(|path| self.seen(&path));
         let joinable = state.joinable(spot, seen.as_ref(), wish.who, OpenFlags::default());
         let link = published.entry.link;
-        let same = |live: &&mut Live| live.open > 0 && live.continues(published.stamp, link);
+        let same =
+            |live: &&mut Live| live.writers.has_open() && live.continues(published.stamp, link);
         if let Some(live) = joinable.and_then(|id| state.lives.get_mut(id)).filter(same) {
-            if live.settling {
-                return Ok(Resize::Wait(live.moved.subscribe()));
+            if live.settling.is_on() {
+                return Ok(Resize::Wait(live.settling.subscribe()));
             }
             let done = live.file().metadata()?.len() == size;
             return Ok(if done { Resize::Done } else { self.cut(live, wish) });
@@ -262,8 +266,8 @@ impl Filesystem {
                 let staged = (file, staged, clean);
                 let id = this.begin_live(&mut state, LiveOn::Fresh, &wish, &base, staged, false)?;
                 let live = state.lives.get_mut(id).ok_or(Errno::ESTALE)?;
-                (live.fresh, live.closed_once) = (true, true);
-                live.members.clear();
+                live.baseline.freshen();
+                live.writers.leave();
                 id
             };
             let done = this.publish(id, Some((&wish.caller, wish.who)), false, None);
@@ -398,7 +402,7 @@ impl Filesystem {
         let (stamp, link) = match &inode.node {
             InodeKind::Entry(published) => (published.stamp, published.entry.link),
             InodeKind::Live(id) => match state.lives.get(*id) {
-                Some(live) => (live.began, live.link),
+                Some(live) => (live.lineage.follows(), live.link),
                 None => return touches,
             },
             _ => return touches,
@@ -408,8 +412,8 @@ impl Filesystem {
         let all = spots.flat_map(|spot| state.lives_of(spot, link));
         for id in all.collect::<Vec<_>>() {
             let is_next = |live: &&mut Live| live.continues(stamp, link) && live.ino != ino;
-            let through = |file: &OpenFile| file.aside && file.ino == ino;
-            if alone && !state.handles.writers(id).any(through) {
+            let mut writers = state.handles.writers(id);
+            if alone && !writers.any(|(file, writing)| writing.is_aside() && file.ino == ino) {
                 continue;
             }
             let Some(live) = state.lives.get_mut(id).filter(is_next) else { continue };
@@ -437,11 +441,13 @@ impl Filesystem {
         last: Option<&DirEntryKey>,
     ) -> Vec<TreePath> {
         let path = live.place().or(last).and_then(|spot| state.names.path_of(spot));
-        let Some(path) = path.filter(|_| live.began.is_some()) else { return Vec::new() };
+        let Some(path) = path.filter(|_| live.lineage.follows().is_some()) else {
+            return Vec::new();
+        };
         self.0.rooms.ledger.read(|fold| match seen_in(fold, &path) {
-            // `base` would be wrong here: after a rename over a name, it is the stamp of another
+            // What it replaces would be wrong here: after a rename over a name, it is the stamp of another
             // file, perhaps of another user.
-            Some(seen) if seen.stamp == live.began => {
+            Some(seen) if seen.stamp == live.lineage.follows() => {
                 let links = seen.entry.link.into_iter().flat_map(|group| fold.links(group));
                 let mut paths: Vec<TreePath> = links.cloned().chain([path]).collect();
                 paths.sort();

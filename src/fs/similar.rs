@@ -22,7 +22,7 @@ impl Filesystem {
         if self.0.rules.profiles.program(path).is_none() {
             return Vec::new();
         }
-        let Some(turn) = self.0.search_turn.wait().await else { return Vec::new() };
+        let Some(turn) = self.0.observed.search_turn.wait().await else { return Vec::new() };
         let (this, path) = (self.clone(), path.clone());
         task::blocking(move || {
             // The turn is kept until the search ends, even if the question was given up.

@@ -62,7 +62,7 @@ impl State {
     /// Adds an open file, which shares the lock of its name. `further` are the other names of the
     /// file.
     pub(super) fn add_file(&mut self, file: OpenFile, further: &[DirEntryKey]) -> Handle {
-        if file.aside
+        if file.is_aside()
             && let Some(inode) = self.names.inode_mut(file.ino)
         {
             inode.asides += 1;
@@ -76,7 +76,7 @@ impl State {
     pub(super) fn remove_file(&mut self, handle: Handle) -> Option<OpenFile> {
         self.locks.close(handle);
         let file = self.handles.remove_file(handle)?;
-        if file.aside
+        if file.is_aside()
             && let Some(inode) = self.names.inode_mut(file.ino)
         {
             inode.asides -= 1;
@@ -151,12 +151,12 @@ impl State {
     ) -> impl Iterator<Item = LiveId> {
         let joins = move |id: &LiveId| {
             self.lives.get(*id).is_some_and(|live| {
-                let closed = live.open == 0 && live.version().is_some();
+                let closed = !live.writers.has_open() && live.version().is_some();
                 !live.is_dropped()
                     && live.place().is_some()
                     && !closed
                     && live.concerns(seen)
-                    && (who != Who::Unseen || live.writers == 0)
+                    && (who != Who::Unseen || !live.writers.has_handles())
                     && (!flags.truncate || live.has_member(who))
             })
         };
@@ -183,18 +183,18 @@ impl State {
         let spot = self.names.inode(ino)?.place()?;
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
         let ends = |live: &&Live| {
-            let ends = live.writers > 0 || live.settling;
-            live.stored.is_some() && live.open == 0 && ends && live.is_private() && live.wrote()
+            let stored = live.mapped.stored().is_some();
+            stored && live.is_ending() && live.is_private() && live.wrote()
         };
-        let stored = |live: &Live| live.stored.filter(|_| !live.settling);
-        lives.find(ends).map(|live| (live.moved.subscribe(), stored(live)))
+        let stored = |live: &Live| live.mapped.stored().filter(|_| !live.settling.is_on());
+        lives.find(ends).map(|live| (live.settling.subscribe(), stored(live)))
     }
 
     /// Reports whether a live file was renamed over what is published under a name. For a process
     /// that walks to the name, the published version is gone.
     pub(super) fn has_successor(&self, spot: &DirEntryKey) -> bool {
         let mut lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
-        lives.any(|live| live.renamed && !live.is_dropped())
+        lives.any(|live| live.lineage.is_renamed() && !live.is_dropped())
     }
 
     /// Reports whether the name of a live file leads other processes elsewhere.
@@ -221,7 +221,8 @@ impl State {
             InodeKind::Live(id) => {
                 let id = *id;
                 if let Some(live) = self.lives.get_mut(id) {
-                    (live.began, live.base) = (published.stamp, published.stamp);
+                    live.lineage.follow(published.stamp);
+                    live.lineage.replace(published.stamp);
                     let link = published.entry.link;
                     if let Some(version) = live.version_mut().filter(|v| same(&v.published)) {
                         version.published = published;
@@ -239,9 +240,9 @@ impl State {
         for id in self.names.lives(spot).to_vec() {
             if let Some(live) = self.lives.get_mut(id)
                 && before.is_some()
-                && live.base == before
+                && live.lineage.replaces() == before
             {
-                live.base = put;
+                live.lineage.replace(put);
             }
         }
     }
@@ -391,7 +392,7 @@ impl State {
     pub(super) fn is_idle(&self, id: LiveId) -> bool {
         self.lives.get(id).is_some_and(|live| {
             let seats = self.names.inode(live.ino).map_or(0, |inode| inode.seats);
-            live.writers == 0 && seats == 0
+            !live.writers.has_handles() && seats == 0
         })
     }
 
@@ -433,7 +434,7 @@ fn end_of(live: &mut Live, bound: bool) -> InodeKind {
     if let Some(version) = live.version().filter(|_| bound) {
         return InodeKind::Entry(version.published.clone());
     }
-    let same = live.same_as.take().filter(|_| live.is_private() && !live.wrote());
+    let same = live.baseline.take_same_as().filter(|_| live.is_private() && !live.wrote());
     same.map_or_else(|| InodeKind::Gone(live.entry_now()), InodeKind::Entry)
 }
 
@@ -505,5 +506,5 @@ fn still_holds(state: &mut State, ino: Ino, seen: &Seen) -> bool {
 /// other handles of the inode are passed through to.
 pub(super) fn may_stand_aside(state: &State, ino: Ino, flags: OpenFlags) -> Reply<()> {
     let passed = state.names.inode(ino).is_some_and(|inode| inode.mode == Some(Mode::Passthrough));
-    if passed && flags.read { Err(Errno::ETXTBSY) } else { Ok(()) }
+    if passed && flags.reads() { Err(Errno::ETXTBSY) } else { Ok(()) }
 }

@@ -108,7 +108,7 @@ impl Vfs for Filesystem {
         let began = self.0.rooms.clock.mono();
         let answer = self.open_file(caller, ino, flags);
         // An open that waits does so for a fetch, whose time is measured there, or for a writer.
-        if matches!(answer, Answer::Now(Ok(_))) && !(flags.write || flags.truncate) {
+        if matches!(answer, Answer::Now(Ok(_))) && !flags.changes() {
             let now = self.0.rooms.clock.mono();
             self.0.rooms.metrics.times.open.observe(now.saturating_sub(began));
         }

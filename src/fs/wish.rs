@@ -31,7 +31,7 @@ impl Wish {
 
     /// Reports whether it writes, even if it only empties the file.
     pub(super) fn writes(&self) -> bool {
-        self.flags.write || self.flags.truncate
+        self.flags.changes()
     }
 
     /// Returns the permission bits that it needs: 4 to read, 2 to write.
@@ -56,5 +56,5 @@ impl Wish {
 
 /// Returns the permission bits that an open needs: 4 to read, 2 to write.
 pub(super) fn wants(flags: OpenFlags) -> u32 {
-    u32::from(flags.read) * 4 + u32::from(flags.write || flags.truncate) * 2
+    u32::from(flags.reads()) * 4 + u32::from(flags.changes()) * 2
 }

@@ -49,7 +49,7 @@ pub(super) async fn answer(
             None => say(StatusCode::OK, TEXT, "ok\n"),
             Some(why) => say(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{why}\n")),
         },
-        "/readyz" => match node.figures().status.phase {
+        "/readyz" => match node.figures().status.life.phase {
             Phase::Serving => say(StatusCode::OK, TEXT, "serving\n"),
             Phase::Starting => say(StatusCode::SERVICE_UNAVAILABLE, TEXT, "starting\n"),
             // A daemon always knows its own phase.

@@ -69,17 +69,17 @@ fn by_client(all: &Figures, read: fn(&ClientFigures) -> Vec<(&'static str, u64)>
 /// All metrics except the histograms.
 const METRICS: &[Metric] = &[
     gauge("build_info", "The version of the daemon, as a label", |s| {
-        vec![(vec![("version", s.version.clone()), ("io", s.io.mode.clone())], 1.0)]
+        vec![(vec![("version", s.daemon.version.clone()), ("io", s.io.mode.clone())], 1.0)]
     }),
     gauge("start_time_seconds", "When the mount began, since the Unix epoch", |s| {
-        seconds(Some(s.started_ms))
+        seconds(Some(s.life.started_ms))
     }),
     gauge("entries", "Paths that lead to something", |s| one(s.entries)),
     gauge("store_up", "Whether the store can be used; absent without a store", |s| {
-        maybe(s.health.as_ref().map(|health| u64::from(health.up)))
+        maybe(s.sharing.health.as_ref().map(|health| u64::from(health.up)))
     }),
     gauge("store_throttling", "Whether the store throttles; absent without a store", |s| {
-        maybe(s.health.as_ref().map(|health| u64::from(health.throttled)))
+        maybe(s.sharing.health.as_ref().map(|health| u64::from(health.throttled)))
     }),
     gauge("local_bytes", "Bytes of all blobs in the cache directory", |s| one(s.local.bytes)),
     gauge("local_unsaved_bytes", "Of these, bytes that are nowhere else yet", |s| {
@@ -93,7 +93,7 @@ const METRICS: &[Metric] = &[
         one(s.local.disk_free_bytes)
     }),
     gauge("backlog_records", "Changes that are not remote yet, by the reason", |s| {
-        let reasons = &s.backlog_reasons;
+        let reasons = &s.unsent.reasons;
         let all = [
             ("queued", reasons.queued),
             ("held", reasons.held),
@@ -105,31 +105,33 @@ const METRICS: &[Metric] = &[
         ];
         all.iter().map(|(why, n)| (vec![("reason", (*why).to_owned())], *n as f64)).collect()
     }),
-    gauge("backlog_bytes", "Bytes of the blobs that these changes need", |s| one(s.backlog.bytes)),
+    gauge("backlog_bytes", "Bytes of the blobs that these changes need", |s| {
+        one(s.unsent.backlog.bytes)
+    }),
     gauge("backlog_oldest_seconds", "Age of the oldest change that is not remote yet", |s| {
-        seconds(Some(s.backlog.oldest_ms))
+        seconds(Some(s.unsent.backlog.oldest_ms))
     }),
     gauge("writers_waiting", "Writers that wait for room at this moment", |s| {
-        one(s.slowed.as_ref().map_or(0, |slowed| slowed.writers))
+        one(s.unsent.slowed.as_ref().map_or(0, |slowed| slowed.writers))
     }),
     gauge(
         "set_aside_contents",
         "Contents that the store refuses, so that only this node has them",
-        |s| one(s.set_aside.as_ref().map_or(0, |aside| aside.contents)),
+        |s| one(s.unsent.set_aside.as_ref().map_or(0, |aside| aside.contents)),
     ),
     gauge("incomplete_files", "Files that stay on this node because they are not complete", |s| {
-        one(s.incomplete)
+        one(s.unsent.incomplete)
     }),
     gauge(
         "follower_list_age_seconds",
         "Age of the last list of the log that was completely applied",
-        |s| seconds(s.follower.as_ref().and_then(|follower| follower.list_age_ms)),
+        |s| seconds(s.sharing.follower.as_ref().and_then(|follower| follower.list_age_ms)),
     ),
     gauge("follower_unapplied_commits", "Commits that this node knows but has not applied", |s| {
-        maybe(s.follower.as_ref().map(|follower| follower.unapplied_commits))
+        maybe(s.sharing.follower.as_ref().map(|follower| follower.unapplied_commits))
     }),
     gauge("nodes_seen", "Other nodes that published within a day, by their version", |s| {
-        by("version", &s.versions)
+        by("version", &s.sharing.versions)
     }),
     counter(
         "client_entries",
@@ -327,7 +329,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::control::HealthReport;
+    use crate::control::{DaemonReport, HealthReport, SharingReport};
     use crate::metrics::Histogram;
 
     fn figures() -> MountFigures {
@@ -335,10 +337,13 @@ mod tests {
         histogram.observe(Duration::from_micros(70));
         histogram.observe(Duration::from_secs(100));
         let status = Status {
-            version: "0.1.0".to_owned(),
             mount_point: "/m".to_owned(),
-            health: Some(HealthReport { up: true, ..HealthReport::default() }),
-            versions: BTreeMap::from([("a \"b\"\n".to_owned(), 3)]),
+            daemon: DaemonReport { version: "0.1.0".to_owned(), ..DaemonReport::default() },
+            sharing: SharingReport {
+                health: Some(HealthReport { up: true, ..HealthReport::default() }),
+                versions: BTreeMap::from([("a \"b\"\n".to_owned(), 3)]),
+                ..SharingReport::default()
+            },
             ..Status::default()
         };
         let labels = vec![("kind", "get".to_owned()), ("status", "200".to_owned())];
@@ -376,7 +381,7 @@ mod tests {
         }
         assert!(text.ends_with("# EOF\n"));
         // A mount without a store has no figures for one.
-        figures.status.health = None;
+        figures.status.sharing.health = None;
         assert!(!render(&figures).contains("hearthfs_store_up"));
     }
 

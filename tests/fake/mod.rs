@@ -13,8 +13,8 @@ use async_trait::async_trait;
 use hearthfs::clock::{Clock, sleep};
 use hearthfs::config::{Surroundings, resolve};
 use hearthfs::control::{
-    Backlog, BusyReport, DrainProgress, DrainReport, Node, OpensReport, Place, Server, Status,
-    WarmReport, runtime_dir,
+    Backlog, BusyReport, DaemonReport, DrainProgress, DrainReport, LifeReport, Node, OpensReport,
+    Place, Server, Status, StoreReport, UnsentReport, WarmReport, runtime_dir,
 };
 use hearthfs::error::{Error, Result};
 use hearthfs::metrics::Metrics;
@@ -101,13 +101,16 @@ impl Node for Fake {
         self.metrics.published_bytes.add(1024);
         self.asked.fetch_add(1, Ordering::SeqCst);
         Status {
-            version: "fake".to_owned(),
-            pid: std::process::id(),
+            daemon: DaemonReport {
+                version: "fake".to_owned(),
+                pid: std::process::id(),
+                ..DaemonReport::default()
+            },
             mount_point: self.point.to_string_lossy().into_owned(),
-            remote: self.remote.clone(),
+            store: StoreReport { address: self.remote.clone(), ..StoreReport::default() },
             cache_dir: "/fake/cache".to_owned(),
-            started_ms: self.started_ms,
-            backlog: self.backlog(),
+            life: LifeReport { started_ms: self.started_ms, ..LifeReport::default() },
+            unsent: UnsentReport { backlog: self.backlog(), ..UnsentReport::default() },
             counters: self.metrics.snapshot(),
             ..Status::default()
         }

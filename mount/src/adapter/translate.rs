@@ -5,8 +5,8 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::vfs::{
-    Attr, Caller, Errno, FileType, FlockKind, Found, Ino, OpenFlags, RenameMode, SetTime, Timespec,
-    XattrMode,
+    Attr, Caller, Errno, FileType, FlockKind, Found, Ino, OpenAccess, OpenFlags, RenameMode,
+    SetTime, Timespec, XattrMode,
 };
 
 pub(super) fn caller(request: &fuser::Request) -> Caller {
@@ -117,10 +117,13 @@ pub(super) fn set_time(time: fuser::TimeOrNow) -> SetTime {
 }
 
 pub(super) fn open_flags(flags: i32) -> OpenFlags {
-    let access = flags & libc::O_ACCMODE;
     OpenFlags {
-        read: access != libc::O_WRONLY,
-        write: access != libc::O_RDONLY,
+        access: match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => OpenAccess::Read,
+            libc::O_WRONLY => OpenAccess::Write,
+            // 3 asks for the rights of both.
+            _ => OpenAccess::Both,
+        },
         truncate: flags & libc::O_TRUNC != 0,
         append: flags & libc::O_APPEND != 0,
         exclusive: flags & libc::O_EXCL != 0,
@@ -229,10 +232,15 @@ mod tests {
         let flags = open_flags(libc::O_WRONLY | libc::O_TRUNC | libc::O_APPEND);
         assert_eq!(
             flags,
-            OpenFlags { write: true, truncate: true, append: true, ..OpenFlags::default() }
+            OpenFlags {
+                access: OpenAccess::Write,
+                truncate: true,
+                append: true,
+                ..OpenFlags::default()
+            }
         );
-        assert_eq!(open_flags(libc::O_RDONLY), OpenFlags { read: true, ..OpenFlags::default() });
+        assert_eq!(open_flags(libc::O_RDONLY), OpenFlags::default());
         let both = open_flags(libc::O_RDWR | libc::O_EXCL | libc::O_DIRECT);
-        assert!(both.read && both.write && both.exclusive && both.direct);
+        assert!(both.access == OpenAccess::Both && both.exclusive && both.direct);
     }
 }

@@ -132,8 +132,8 @@ impl Shelf {
             Way::Direct => Io::Direct,
         };
         node.handles += 1;
-        state.handles.insert(handle, Open { ino, write: flags.write });
-        Ok(Opened { handle: Handle(handle), io, no_flush: !flags.write })
+        state.handles.insert(handle, Open { ino, write: flags.writes() });
+        Ok(Opened { handle: Handle(handle), io, no_flush: !flags.writes() })
     }
 
     fn make(

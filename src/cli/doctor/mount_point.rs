@@ -143,8 +143,8 @@ fn modes(uid: u32, settings: Option<&Settings>, point: &Path) -> Finding {
 /// Reports what the daemon says about itself.
 fn daemon(status: &Status) -> Vec<Finding> {
     let ours = env!("CARGO_PKG_VERSION");
-    let (version, pid) = (&status.version, status.pid);
-    let mut all = vec![match status.phase {
+    let (version, pid) = (&status.daemon.version, status.daemon.pid);
+    let mut all = vec![match status.life.phase {
         Phase::Serving if version == ours => {
             Finding::ok(Theme::Mount, "daemon", format!("version {version}, pid {pid}"))
         }
@@ -161,7 +161,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
             "wait for it: `hearthfs status` shows its progress",
         ),
     }];
-    if let Some(health) = status.health.as_ref().filter(|health| !health.up) {
+    if let Some(health) = status.sharing.outage() {
         let why = health.last_error.as_deref().unwrap_or("it does not answer");
         all.push(Finding::problem(
             Theme::Mount,
@@ -175,7 +175,7 @@ fn daemon(status: &Status) -> Vec<Finding> {
         let found = "it is full: entries of other nodes are misses";
         all.push(Finding::problem(Theme::Mount, "disk of the daemon", found, remedy));
     }
-    if let Some(aside) = &status.set_aside {
+    if let Some(aside) = &status.unsent.set_aside {
         all.push(Finding::warning(
             Theme::Mount,
             "refused contents",
@@ -183,11 +183,11 @@ fn daemon(status: &Status) -> Vec<Finding> {
             "they stay on this node; `hearthfs status` shows more",
         ));
     }
-    if let Some(slowed) = &status.slowed {
+    if let Some(slowed) = &status.unsent.slowed {
         all.push(Finding::warning(
             Theme::Mount,
             "writers",
-            format!("{} wait: {} ({})", slowed.writers, slowed.why, left(&status.backlog)),
+            format!("{} wait: {} ({})", slowed.writers, slowed.why, left(&status.unsent.backlog)),
             "find out what delays uploads, or raise local.cache_size",
         ));
     }
@@ -239,10 +239,11 @@ mod tests {
 
     #[test]
     fn a_daemon_is_reported_with_its_problems() {
-        let mut status = Status { version: env!("CARGO_PKG_VERSION").into(), ..Status::default() };
+        let mut status = Status::default();
+        status.daemon.version = env!("CARGO_PKG_VERSION").into();
         assert!(daemon(&status).iter().all(|finding| finding.result == Verdict::Ok));
-        status.version = "0.0.1".into();
-        status.health =
+        status.daemon.version = "0.0.1".into();
+        status.sharing.health =
             Some(HealthReport { last_error: Some("gone".into()), ..HealthReport::default() });
         status.local.disk_full = true;
         let all = daemon(&status);

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
-use super::figures::Rates;
+use super::figures::{BusyRates, Rates, StoreNow};
 use crate::cli::escape::printed;
 use crate::cli::output::{count, time};
 use crate::config::ByteSize;
@@ -155,21 +155,22 @@ fn summary(rates: &Rates) -> Vec<PageLine> {
     let each = |number| per_second(rates.rate(number));
     let bytes_each = |bytes| format!("{}/s", human(rates.rate(bytes) as u64));
     row("", printed(rates.mount_point.as_bytes()), Tone::Head);
-    match (rates.up, &rates.trouble) {
-        (None, _) => row("remote", "none".to_owned(), Tone::Plain),
-        (Some(true), _) => row("remote", "up".to_owned(), Tone::Good),
-        (Some(false), why) => {
-            let why = why.as_deref().unwrap_or("no answer");
+    match &rates.store {
+        StoreNow::Absent => row("remote", "none".to_owned(), Tone::Plain),
+        StoreNow::Up => row("remote", "up".to_owned(), Tone::Good),
+        StoreNow::Down { trouble } => {
+            let why = trouble.as_deref().unwrap_or("no answer");
             row("remote", format!("DOWN: {}", printed(why.as_bytes())), Tone::Bad);
         }
     }
-    let ratio = rates.hit_ratio.map(|ratio| format!(", {:.0}%", ratio * 100.0));
-    row("hits", each(rates.hits) + &ratio.unwrap_or_default(), Tone::Plain);
-    row("misses", each(rates.misses), Tone::Plain);
+    let ratio = rates.found.hit_ratio().map(|ratio| format!(", {:.0}%", ratio * 100.0));
+    row("hits", each(rates.found.hits()) + &ratio.unwrap_or_default(), Tone::Plain);
+    row("misses", each(rates.found.misses()), Tone::Plain);
+    let moved = &rates.moved;
     for (name, number, bytes) in [
-        ("fetched", rates.fetched, rates.fetched_bytes),
-        ("published", rates.published, rates.published_bytes),
-        ("uploaded", rates.uploaded, rates.uploaded_bytes),
+        ("fetched", moved.fetched, moved.fetched_bytes),
+        ("published", moved.published, moved.published_bytes),
+        ("uploaded", moved.uploaded, moved.uploaded_bytes),
     ] {
         row(name, format!("{}, {}", each(number), bytes_each(bytes)), Tone::Plain);
     }
@@ -183,9 +184,9 @@ fn summary(rates: &Rates) -> Vec<PageLine> {
         }
     };
     row("backlog", left, tone);
-    let (used, limit) = (human(rates.cache_bytes), human(rates.cache_limit_bytes));
+    let (used, limit) = (human(rates.cache.bytes), human(rates.cache.limit_bytes));
     row("cache", format!("{used} of {limit}"), Tone::Plain);
-    row("entries", rates.entries.to_string(), Tone::Plain);
+    row("entries", rates.cache.entries.to_string(), Tone::Plain);
     row("requests", kinds(rates, &rates.requests), Tone::Plain);
     row("calls", kinds(rates, &rates.calls), Tone::Plain);
     rows
@@ -194,7 +195,7 @@ fn summary(rates: &Rates) -> Vec<PageLine> {
 /// The tables of clients and of the busiest entries. If a path does not fit, its last name is shown.
 fn tables(rates: &Rates, columns: usize) -> Vec<PageLine> {
     let mut rows = vec![blank()];
-    let (Some(clients), Some(busiest)) = (&rates.clients, &rates.busiest) else {
+    let BusyRates::Known { clients, entries } = &rates.busy else {
         let text = "no clients and entries: the daemon has an older version";
         rows.push(PageLine { name: "note", text: text.to_owned(), tone: Tone::Plain });
         return rows;
@@ -208,7 +209,7 @@ fn tables(rates: &Rates, columns: usize) -> Vec<PageLine> {
     }
     row(String::new(), Tone::Plain);
     row(format!("{:>6} ENTRY", "OPENS"), Tone::Head);
-    for entry in busiest.iter().take(ROWS_MAX) {
+    for entry in entries.iter().take(ROWS_MAX) {
         // The daemon has escaped it: a backslash in it belongs to an escape.
         let path = printed(entry.path.as_bytes()).replace("\\\\", "\\");
         let whole = format!("{:>6} {path}", entry.opens);
@@ -243,7 +244,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::figures::ClientRates;
+    use super::super::figures::{CacheNow, ClientRates, FoundCounts, MovedCounts};
     use super::*;
     use crate::control::{Backlog, BusyEntry};
 
@@ -251,26 +252,25 @@ mod tests {
         Rates {
             mount_point: "/mnt/\u{1b}cache".into(),
             seconds: 2.0,
-            hits: 300,
-            misses: 100,
-            hit_ratio: Some(0.75),
-            fetched: 3,
-            fetched_bytes: 4096,
-            published: 2,
-            published_bytes: 0,
-            uploaded: 0,
-            uploaded_bytes: 0,
+            found: FoundCounts::new(300, 100),
+            moved: MovedCounts {
+                fetched: 3,
+                fetched_bytes: 4096,
+                published: 2,
+                ..MovedCounts::default()
+            },
             requests: [("get", 6), ("put", 60)].map(|(name, n)| (name.to_owned(), n)).into(),
             calls: BTreeMap::new(),
             backlog: Backlog { records: 1, bytes: 2048, oldest_ms: 400 },
-            cache_bytes: 1 << 30,
-            cache_limit_bytes: 10 << 30,
-            entries: 12,
-            up: Some(false),
-            trouble: Some("status 403".into()),
-            clients: Some(vec![ClientRates { name: "jax".into(), hits: 300, misses: 99 }]),
-            busiest: Some(vec![BusyEntry { path: "jax/\\x1bone".into(), opens: 7 }]),
+            cache: CacheNow { bytes: 1 << 30, limit_bytes: 10 << 30, entries: 12 },
+            store: StoreNow::Down { trouble: Some("status 403".into()) },
+            busy: busy(vec![BusyEntry { path: "jax/\\x1bone".into(), opens: 7 }]),
         }
+    }
+
+    fn busy(entries: Vec<BusyEntry>) -> BusyRates {
+        let client = ClientRates { name: "jax".into(), hits: 300, misses: 99 };
+        BusyRates::Known { clients: vec![client], entries }
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
             OPENS ENTRY\n     \
             7 jax/\\x1bone\n";
         assert_eq!(plain(&rates()), wanted);
-        let silent = Rates { clients: None, busiest: None, up: None, ..rates() };
+        let silent = Rates { busy: BusyRates::Unknown, store: StoreNow::Absent, ..rates() };
         let text = plain(&silent);
         assert!(text.contains("remote    none\n") && text.contains("older version"), "{text}");
     }
@@ -315,7 +315,7 @@ mod tests {
         for columns in [1, 2, 9, 19, 20, 30, 80, 400] {
             for rows in [1, 2, 5, 23, 24, 60] {
                 drawn(columns, rows, &rates(), true);
-                drawn(columns, rows, &Rates { clients: None, ..rates() }, false);
+                drawn(columns, rows, &Rates { busy: BusyRates::Unknown, ..rates() }, false);
             }
         }
         let narrow = text(&drawn(20, 24, &rates(), true));
@@ -329,15 +329,15 @@ mod tests {
             assert!(narrow.contains(part), "`{part}` is not in:\n{narrow}");
         }
         let path = "triton/0123456789abcdef/__grp__add_kernel.json".to_owned();
-        let busiest = Some(vec![BusyEntry { path: path.clone(), opens: 7 }]);
-        let entry = Rates { busiest, up: Some(true), ..rates() };
+        let busiest = busy(vec![BusyEntry { path: path.clone(), opens: 7 }]);
+        let entry = Rates { busy: busiest, store: StoreNow::Up, ..rates() };
         let narrow = text(&drawn(20, 24, &entry, true));
         assert!(narrow.contains("\"     7 __grp__add_k\u{2026}\""), "{narrow}");
         assert!(text(&drawn(80, 30, &entry, true)).contains(&path));
-        let silent = text(&drawn(20, 24, &Rates { clients: None, ..entry }, true));
+        let silent = text(&drawn(20, 24, &Rates { busy: BusyRates::Unknown, ..entry }, true));
         assert!(silent.contains("older version"), "{silent}");
         let many = (0..5).map(|k| BusyEntry { path: format!("jax/e{k}"), opens: 7 }).collect();
-        let usual = text(&drawn(80, 24, &Rates { busiest: Some(many), ..rates() }, true));
+        let usual = text(&drawn(80, 24, &Rates { busy: busy(many), ..rates() }, true));
         assert!(usual.contains("jax/e4") && !usual.contains("the latest"), "{usual}");
         let wide = text(&drawn(80, 40, &rates(), true));
         for part in ["oldest 0.4 s", "hits/s, the latest", "\u{2588}", "150.0   49.5 jax"] {

@@ -98,7 +98,7 @@ pub(super) async fn watch(mount: &WatchedMount<'_>, command: &Watch, colour: boo
         };
         rates = Rates::between(&before, &now);
         before = now;
-        curve.push(rates.rate(rates.hits) as u64);
+        curve.push(rates.rate(rates.found.hits()) as u64);
         if curve.len() > CURVE_MAX {
             curve.remove(0);
         }

@@ -1,15 +1,15 @@
 //! Changes by another node to a name that a call or an open file here uses. Each of these cases
 //! failed once.
 
-use hearthfs_mount::{Errno, OpenFlags};
+use hearthfs_mount::{Errno, OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
 use super::programs::Program;
 use super::users::{ANN, BOB, EVE, ROOT, Rights};
 
-const WRITE: OpenFlags = OpenFlags { read: false, ..UPDATE };
-const EMPTY: OpenFlags = OpenFlags { read: false, ..REPLACE };
+const WRITE: OpenFlags = OpenFlags { access: OpenAccess::Write, ..UPDATE };
+const EMPTY: OpenFlags = OpenFlags { access: OpenAccess::Write, ..REPLACE };
 
 /// Programs of root, Ann, Bob and Eve, in a directory with mode 0777.
 fn programs(kernel: &mut Kernel<'_>) -> [Program; 4] {

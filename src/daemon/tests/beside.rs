@@ -1,6 +1,6 @@
 //! Writers beside others: through descriptors whose names have moved on.
 
-use hearthfs_mount::{Errno, OpenFlags};
+use hearthfs_mount::{Errno, OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, in_both_modes, put};
@@ -139,7 +139,7 @@ fn a_writer_opens_the_file_that_was_renamed_over_a_closed_one() {
     in_both_modes(|kernel| {
         let [root, ann, bob] = [ROOT, ANN, BOB].map(Program::start_as);
         kernel.chmod(&root.caller(), "", 0o777).unwrap();
-        let write = OpenFlags { read: false, ..UPDATE };
+        let write = OpenFlags { access: OpenAccess::Write, ..UPDATE };
         kernel.open_as(&ann.caller(), "new", 1, write, Some(0o666)).unwrap();
         kernel.open_as(&ann.caller(), "file", 2, write, Some(0o666)).unwrap();
         kernel.duplicate(2, 3);
@@ -162,7 +162,7 @@ fn writes_to_a_closed_file_after_a_rename_over_it_are_lost() {
     in_both_modes(|kernel| {
         let (first, second) = (Program::start(), Program::start());
         let (who, whom) = (first.caller(), second.caller());
-        let write = OpenFlags { read: false, ..UPDATE };
+        let write = OpenFlags { access: OpenAccess::Write, ..UPDATE };
         for written_before in [true, false] {
             kernel.open(&who, "new", 1, write, true).unwrap();
             kernel.open(&whom, "file", 2, OpenFlags { truncate: true, ..write }, true).unwrap();
@@ -191,7 +191,7 @@ fn a_version_that_is_reopened_by_its_descriptor_joins_the_file_that_goes_on_from
     in_both_modes(|kernel| {
         let [one, other, third] = [ROOT; 3].map(Program::start_as);
         let (who, whom) = (one.caller(), third.caller());
-        let write = OpenFlags { read: false, ..UPDATE };
+        let write = OpenFlags { access: OpenAccess::Write, ..UPDATE };
         kernel.open(&who, "file", 1, write, true).unwrap();
         kernel.duplicate(1, 2);
         kernel.duplicate(1, 3);

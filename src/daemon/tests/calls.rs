@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use hearthfs_mount::{Errno, FlockKind, OpenFlags};
+use hearthfs_mount::{Errno, FlockKind, OpenAccess, OpenFlags};
 
 use super::kernel::Fd;
 use super::users::Rights;
@@ -123,10 +123,10 @@ struct Flags(OpenFlags, Option<u32>);
 impl fmt::Display for Flags {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(flags, mode) = self;
-        f.write_str(match (flags.read, flags.write) {
-            (true, true) => "O_RDWR",
-            (false, true) => "O_WRONLY",
-            _ => "O_RDONLY",
+        f.write_str(match flags.access {
+            OpenAccess::Read => "O_RDONLY",
+            OpenAccess::Write => "O_WRONLY",
+            OpenAccess::Both => "O_RDWR",
         })?;
         let more = [
             (flags.append, "|O_APPEND"),

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{Answer, Errno, FlockKind, Ino, Lookup, OpenFlags, Vfs as _};
+use hearthfs_mount::{Answer, Errno, FlockKind, Ino, Lookup, OpenAccess, OpenFlags, Vfs as _};
 
 use super::given::Counted;
 use super::kernel::Kernel;
@@ -15,7 +15,7 @@ use super::programs::Program;
 use super::units::{make_dirs, missing};
 use super::users::{ANN, BOB, ROOT};
 
-const EMPTY: OpenFlags = OpenFlags { read: false, ..REPLACE };
+const EMPTY: OpenFlags = OpenFlags { access: OpenAccess::Write, ..REPLACE };
 
 #[test]
 fn a_childs_close_is_not_that_of_its_parent() {

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hearthfs_mount::{Errno, Ino, Notices, OpenFlags};
+use hearthfs_mount::{Errno, Ino, Notices, OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{UPDATE, node, put, runtime};
@@ -15,8 +15,7 @@ use crate::namespace::{Entry, Op, Time};
 use crate::sync::RECORD_CHANGES_MAX;
 
 const WRITE: OpenFlags = OpenFlags {
-    read: false,
-    write: true,
+    access: OpenAccess::Write,
     truncate: true,
     append: false,
     exclusive: false,

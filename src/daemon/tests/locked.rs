@@ -1,13 +1,13 @@
 //! Locks of names that disappear and come back (rule 9).
 
-use hearthfs_mount::{Errno, FlockKind, OpenFlags};
+use hearthfs_mount::{Errno, FlockKind, OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{READ, UPDATE, in_both_modes, put};
 use super::programs::Program;
 use super::users::ROOT;
 
-const WRITE: OpenFlags = OpenFlags { read: false, ..UPDATE };
+const WRITE: OpenFlags = OpenFlags { access: OpenAccess::Write, ..UPDATE };
 
 /// Opens a name, which is made if it is missing, and requests its lock exclusively.
 fn lock(
@@ -18,7 +18,7 @@ fn lock(
     flags: OpenFlags,
 ) -> Result<(), Errno> {
     let who = program.caller();
-    kernel.open(&who, path, fd, flags, flags.write).unwrap();
+    kernel.open(&who, path, fd, flags, flags.writes()).unwrap();
     kernel.flock(&who, fd, FlockKind::Exclusive)
 }
 

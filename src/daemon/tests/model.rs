@@ -38,8 +38,28 @@ pub(super) struct Thing {
     put: u64,
 }
 
+/// What the next close of a draft would publish.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Unpublished {
+    /// It is published even if nothing is written.
+    fresh: bool,
+    /// Something was written.
+    wrote: bool,
+    /// Its rights were changed.
+    changed: bool,
+}
+
+/// The last close of a draft by a program that was not being killed.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum LastClose {
+    Never,
+    /// Something was written since.
+    Before,
+    /// Nothing was written since.
+    AsNow,
+}
+
 /// One version of a file while it is being written.
-#[expect(clippy::struct_excessive_bools, reason = "facts that come one by one, in any order")]
 #[derive(Clone, PartialEq, Debug)]
 struct Draft {
     /// `None` after an unlink or a replacement: it will never be published.
@@ -53,17 +73,10 @@ struct Draft {
     /// The last of these programs. Bytes that a mapping leaves at its end are published with its
     /// rights, because the end of a mapping has no caller.
     writer: Option<usize>,
-    /// It is published even if nothing is written.
-    fresh: bool,
-    /// Something was written that no close has published.
-    wrote: bool,
-    /// Its rights were changed, and no close has published that.
-    changed: bool,
-    closed_once: bool,
+    unpublished: Unpublished,
+    closed: LastClose,
     /// It was stored to through the mapping of a descriptor that was closed.
     stored_late: bool,
-    /// Nothing was written since the last close.
-    as_closed: bool,
     group: Option<u64>,
     /// The version that it follows.
     began: Option<u64>,
@@ -72,6 +85,15 @@ struct Draft {
     /// It was renamed over what is published under its name, and is not published yet. The
     /// published version has lost its name, although others still find it there.
     renamed: bool,
+}
+
+impl Draft {
+    fn note_write(&mut self) {
+        self.unpublished.wrote = true;
+        if self.closed == LastClose::AsNow {
+            self.closed = LastClose::Before;
+        }
+    }
 }
 
 /// The object of an open file.
@@ -347,7 +369,7 @@ impl Model {
     /// "What is not promised").
     fn is_written_after_its_close(&self, path: &str, thing: &Thing) -> bool {
         let mut left = self.drafts_at(path).filter(|(id, _)| !self.is_open(*id));
-        left.any(|(_, draft)| draft.wrote && draft.began == Some(thing.put))
+        left.any(|(_, draft)| draft.unpublished.wrote && draft.began == Some(thing.put))
     }
 
     /// Returns what a program finds under a name: its own draft, else what is published, else what
@@ -434,6 +456,5 @@ impl Model {
 }
 
 fn wants(flags: OpenFlags) -> u32 {
-    let write = flags.write || flags.truncate;
-    (if flags.read { R } else { 0 }) | (if write { W } else { 0 })
+    (if flags.reads() { R } else { 0 }) | (if flags.changes() { W } else { 0 })
 }

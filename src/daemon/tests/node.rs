@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use hearthfs_mount::OpenFlags;
+use hearthfs_mount::{OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::programs::Program;
@@ -11,17 +11,21 @@ use crate::config::{ByteSize, Settings};
 
 /// How a file is opened for reading.
 pub(super) const READ: OpenFlags = OpenFlags {
-    read: true,
-    write: false,
+    access: OpenAccess::Read,
     truncate: false,
     append: false,
     exclusive: false,
     direct: false,
 };
 /// How a file is opened for changes.
-pub(super) const UPDATE: OpenFlags = OpenFlags { write: true, ..READ };
+pub(super) const UPDATE: OpenFlags = OpenFlags { access: OpenAccess::Both, ..READ };
 /// How a file is opened to be replaced.
 pub(super) const REPLACE: OpenFlags = OpenFlags { truncate: true, ..UPDATE };
+
+/// How a file is opened to be written, and perhaps read.
+pub(super) fn written(read: bool) -> OpenAccess {
+    if read { OpenAccess::Both } else { OpenAccess::Write }
+}
 
 pub(super) fn node(dir: &tempfile::TempDir) -> Settings {
     let mut settings = Settings::default();

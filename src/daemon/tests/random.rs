@@ -164,8 +164,7 @@ fn any_write() -> impl Strategy<Value = OpenFlags> {
     let some = prop::bool::weighted;
     (any::<bool>(), some(0.2), any::<bool>(), some(0.2)).prop_map(
         |(read, append, truncate, exclusive)| OpenFlags {
-            read,
-            write: true,
+            access: super::node::written(read),
             append,
             truncate,
             exclusive,

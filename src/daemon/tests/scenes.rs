@@ -5,7 +5,7 @@ use hearthfs_mount::OpenFlags;
 
 use super::calls::{Call, Text};
 use super::kernel::Fd;
-use super::node::{READ, REPLACE, UPDATE};
+use super::node::{READ, REPLACE, UPDATE, written};
 use super::world::{PROGRAMS, World};
 
 impl World<'_> {
@@ -20,7 +20,7 @@ impl World<'_> {
     ) {
         let Some(fd) = self.new_fd() else { return };
         // A file that may be mapped takes another path than one that may not.
-        let flags = OpenFlags { read, ..REPLACE };
+        let flags = OpenFlags { access: written(read), ..REPLACE };
         if self.call(program, &Call::Open { path, fd, flags, mode: Some(mode) }) {
             if !text.0.is_empty() {
                 self.call(program, &Call::Write { fd, at: 0, text });
@@ -67,7 +67,7 @@ impl World<'_> {
         let (heir, third) = ((program + 1) % PROGRAMS, (program + 2) % PROGRAMS);
         let later = Text(text.0.to_ascii_uppercase());
         let Some(fd) = self.new_fd() else { return };
-        let flags = OpenFlags { read: how & 1 > 0, ..REPLACE };
+        let flags = OpenFlags { access: written(how & 1 > 0), ..REPLACE };
         if !self.call(program, &Call::Open { path, fd, flags, mode: Some(0o666) }) {
             return;
         }
@@ -76,16 +76,16 @@ impl World<'_> {
         self.call(program, &Call::Write { fd, at: 0, text: text.clone() });
         self.call(program, &Call::Close { fd });
         let Some(fd) = self.new_fd() else { return };
-        let write = OpenFlags { read: how & 2 > 0, truncate: how & 4 > 0, ..UPDATE };
+        let write = OpenFlags { access: written(how & 2 > 0), truncate: how & 4 > 0, ..UPDATE };
         let flags = if how & 8 > 0 { write } else { READ };
         let opened = self.call(third, &Call::Open { path, fd, flags, mode: None });
         if how & 32 > 0 {
             self.call(heir, &Call::Write { fd: left, at: 1, text: later });
         }
-        if opened && flags.read {
+        if opened && flags.reads() {
             self.call(third, &Call::Read { fd });
         }
-        if opened && flags.write {
+        if opened && flags.writes() {
             self.call(third, &Call::Write { fd, at: 2, text: Text(b"_".to_vec()) });
         }
         if opened && how & 64 > 0 {
@@ -117,12 +117,12 @@ impl World<'_> {
             self.call(program, &Call::Close { fd });
         }
         let Some(new) = self.new_fd().filter(|_| opened) else { return };
-        let flags = OpenFlags { read: false, truncate: how & 4 > 0, ..UPDATE };
+        let flags = OpenFlags { access: written(false), truncate: how & 4 > 0, ..UPDATE };
         let flags = if how & 8 > 0 { READ } else { flags };
         if !self.call(program, &Call::Reopen { fd: reader, new, flags }) {
             return;
         }
-        if flags.write {
+        if flags.writes() {
             self.call(program, &Call::Write { fd: new, at: 0, text });
         } else {
             self.call(program, &Call::Read { fd: new });

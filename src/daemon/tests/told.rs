@@ -1,14 +1,14 @@
 //! Opens that the kernel permits by outdated rights of an inode, where the file has other rights by
 //! now (P14).
 
-use hearthfs_mount::{Errno, OpenFlags};
+use hearthfs_mount::{Errno, OpenAccess, OpenFlags};
 
 use super::kernel::Kernel;
 use super::node::{READ, in_both_modes};
 use super::programs::Program;
 use super::users::{ANN, BOB, ROOT};
 
-const WRITE: OpenFlags = OpenFlags { read: false, write: true, ..READ };
+const WRITE: OpenFlags = OpenFlags { access: OpenAccess::Write, ..READ };
 
 /// Makes a file that all users may write, and opens it once more by a descriptor after `act` has
 /// withdrawn that permission. `act` returns the descriptor.

@@ -90,7 +90,7 @@ fn orders(
     // moment ago, and writes to that file are lost.
     if let Call::Open { path: opened, fd, flags, .. } = call
         && opened == path
-        && flags.write
+        && flags.writes()
         && all[0].0.is_ok()
     {
         let (seen, mut late) = all[0].clone();
@@ -327,7 +327,7 @@ impl<'a> World<'a> {
                     }
                     Kind::File => {
                         self.next_fd += 1;
-                        let flags = OpenFlags { read: true, ..OpenFlags::default() };
+                        let flags = OpenFlags::default();
                         self.kernel.open(&who, &path, self.next_fd, flags, false).unwrap();
                         let bytes = self.kernel.read(self.next_fd).unwrap();
                         self.kernel.close(&who, self.next_fd).unwrap();

@@ -20,9 +20,8 @@ impl Filesystem {
             let state = self.0.state.lock();
             let id = state.names.inode(state.names.bound(from)?)?.live()?;
             let live = state.lives.get(id)?;
-            let lingers =
-                live.version().is_some() && live.open == 0 && (live.writers > 0 || live.settling);
-            (lingers.then(|| (id, live.moved.subscribe()))?, state.names.path_of(to)?)
+            let lingers = live.version().is_some() && live.is_ending();
+            (lingers.then(|| (id, live.settling.subscribe()))?, state.names.path_of(to)?)
         };
         self.unit_of(&path).map(|_| lingering)
     }

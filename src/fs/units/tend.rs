@@ -315,7 +315,7 @@ fn is_inside(edition: &Edition, dir: &TreePath) -> bool {
 fn is_open(state: &State, edition: &Edition) -> bool {
     let dirs = edition.draft.iter().flat_map(|draft| &draft.dirs);
     let mut lives = dirs.flat_map(|(_, dir)| state.lives.in_directory(*dir));
-    lives.any(|live| live.open > 0)
+    lives.any(|live| live.writers.has_open())
 }
 
 #[cfg(test)]

@@ -200,7 +200,7 @@ impl Vfs for Shelf {
         run(|| {
             let mut state = self.lock();
             let node = state.node(ino.0)?;
-            if flags.write && caller.uid != 0 {
+            if flags.writes() && caller.uid != 0 {
                 node.drop_privileges();
             }
             if flags.truncate {

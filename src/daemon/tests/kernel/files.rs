@@ -38,8 +38,7 @@ pub(super) struct Stored {
 }
 
 fn wants(flags: OpenFlags) -> u32 {
-    let write = flags.write || flags.truncate;
-    (if flags.read { R } else { 0 }) | (if write { W } else { 0 })
+    (if flags.reads() { R } else { 0 }) | (if flags.changes() { W } else { 0 })
 }
 
 impl Kernel<'_> {
@@ -127,7 +126,7 @@ impl Kernel<'_> {
     /// Reports whether a shared mapping of a descriptor goes through the page cache.
     pub(in crate::daemon::tests) fn maps_through_cache(&self, fd: Fd) -> bool {
         let file = self.file(fd);
-        file.flags.read && file.flags.write && matches!(file.opened.io, Io::Cached { .. })
+        file.flags.reads() && file.flags.writes() && matches!(file.opened.io, Io::Cached { .. })
     }
 
     /// Returns the file that the kernel itself reads and writes for a descriptor. A mapping holds
@@ -141,7 +140,7 @@ impl Kernel<'_> {
 
     /// Reports whether a descriptor can read.
     pub(in crate::daemon::tests) fn reads(&self, fd: Fd) -> bool {
-        self.file(fd).flags.read
+        self.file(fd).flags.reads()
     }
 
     /// Stores through a mapping. The kernel chooses when the pages are written.
@@ -162,7 +161,7 @@ impl Kernel<'_> {
         self.stored = others;
         for Stored { at, bytes, .. } in mine {
             let mut writers: Vec<_> =
-                self.files.iter().filter(|(_, f)| f.ino == ino && f.flags.write).collect();
+                self.files.iter().filter(|(_, f)| f.ino == ino && f.flags.writes()).collect();
             writers.sort_by_key(|(number, _)| **number);
             let handle = writers.last().expect("a mapping holds its file").1.opened.handle;
             let count = self.answer(|vfs| vfs.write(ino, handle, at, &bytes, true)).unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use hearthfs_mount::Errno;
 
-use super::{Done, Kind, Model, Of, Rights, Text, Thing, What};
+use super::{Done, Kind, LastClose, Model, Of, Rights, Text, Thing, Unpublished, What};
 use crate::daemon::tests::kernel::Fd;
 use crate::daemon::tests::users::W;
 
@@ -18,7 +18,7 @@ impl Model {
         let append = self.files[&self.descriptors[&fd].file].append;
         let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
-        (draft.wrote, draft.as_closed) = (true, false);
+        draft.note_write();
         let at = if append { draft.bytes.len() } else { at };
         let end = at + new.len();
         if draft.bytes.len() < end {
@@ -31,7 +31,7 @@ impl Model {
         let Some(id) = self.draft_of(fd) else { return };
         let draft = self.drafts.get_mut(&id).unwrap();
         if draft.bytes.len() != size {
-            (draft.wrote, draft.as_closed) = (true, false);
+            draft.note_write();
             draft.bytes.resize(size, 0);
         }
     }
@@ -87,7 +87,7 @@ impl Model {
         {
             if closed && (!descriptor.mapping || !held) {
                 let draft = self.drafts.get_mut(&id).unwrap();
-                (draft.closed_once, draft.as_closed) = (true, true);
+                draft.closed = LastClose::AsNow;
                 let by_mapping = draft.writer.filter(|_| descriptor.mapping);
                 if !self.is_open(id) {
                     self.publish(id, by_mapping.or(Some(descriptor.program)));
@@ -109,7 +109,7 @@ impl Model {
     pub(super) fn publish(&mut self, id: usize, closer: Option<usize>) {
         let draft = self.drafts[&id].clone();
         let Some(name) = &draft.name else { return };
-        if !(draft.wrote || draft.fresh || draft.changed) {
+        if draft.unpublished == Unpublished::default() {
             return;
         }
         // P14: if the name of a writer has got a file that the writer may not write, the close
@@ -138,7 +138,7 @@ impl Model {
             self.put(&name, thing.clone());
         }
         let draft = self.drafts.get_mut(&id).unwrap();
-        (draft.wrote, draft.fresh, draft.changed) = (false, false, false);
+        draft.unpublished = Unpublished::default();
         (draft.left, draft.renamed) = (Some(text), false);
         (draft.began, draft.base) = (Some(put), Some(put));
     }
@@ -147,7 +147,7 @@ impl Model {
     /// on.
     pub(super) fn end(&mut self, id: usize) {
         let Some(draft) = self.drafts.remove(&id) else { return };
-        let saved = !draft.wrote && !draft.fresh;
+        let saved = !draft.unpublished.wrote && !draft.unpublished.fresh;
         let put = draft.base.filter(|_| saved && draft.name.is_some()).unwrap_or(0);
         let text = Text(draft.bytes);
         let of = Of::Version { text, rights: draft.rights, put };
@@ -182,7 +182,12 @@ impl Model {
         for id in self.written_by(|of| of == program) {
             let draft = &self.drafts[&id];
             // The version that it had closed before stays, if nothing was written since.
-            if draft.closed_once && (!draft.wrote || draft.as_closed) {
+            let stays = match draft.closed {
+                LastClose::Never => false,
+                LastClose::Before => !draft.unpublished.wrote,
+                LastClose::AsNow => true,
+            };
+            if stays {
                 self.publish(id, Some(program));
             }
             self.end(id);
@@ -211,7 +216,8 @@ impl Model {
             text.0.resize(size, 0);
             let id = self.begin(Some(path), Some(thing), view.rights, false, false);
             let draft = self.drafts.get_mut(&id).unwrap();
-            (draft.bytes, draft.wrote) = (text.0, true);
+            draft.bytes = text.0;
+            draft.note_write();
             self.publish(id, Some(program));
             self.end(id);
         }
@@ -274,7 +280,7 @@ impl Model {
             let next = other.began == put || other.group.is_some_and(|of| linked.contains(&of));
             let same = !paths.is_empty() && next && other.name.is_some();
             if same || draft == Some(*id) {
-                other.changed |= paths.is_empty() && other.rights.mode != mode;
+                other.unpublished.changed |= paths.is_empty() && other.rights.mode != mode;
                 other.rights.mode = mode;
             }
         }
@@ -294,7 +300,7 @@ impl Model {
     pub(in crate::daemon::tests) fn freshen(&mut self, fd: Fd) {
         let draft = self.draft_of(fd).and_then(|id| self.drafts.get_mut(&id));
         if let Some(draft) = draft {
-            draft.fresh = true;
+            draft.unpublished.fresh = true;
         }
     }
 

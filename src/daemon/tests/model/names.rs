@@ -175,7 +175,7 @@ impl Model {
                 *name = moved(name, from, to);
                 if waits && itself {
                     // It is another file, and replaces what is published there when it is closed.
-                    draft.fresh = true;
+                    draft.unpublished.fresh = true;
                     (draft.began, draft.base) = (None, target.as_ref().map(|thing| thing.put));
                     draft.renamed = target.is_some();
                 }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use hearthfs_mount::{Errno, OpenFlags};
 
 use super::{
-    Call, Descriptor, Done, Draft, File, Kind, Model, Of, Rights, Text, Thing, View, What, parent,
-    wants,
+    Call, Descriptor, Done, Draft, File, Kind, LastClose, Model, Of, Rights, Text, Thing,
+    Unpublished, View, What, parent, wants,
 };
 use crate::daemon::tests::kernel::Fd;
 use crate::daemon::tests::users::SETGID;
@@ -26,7 +26,7 @@ impl Model {
     fn add(&mut self, program: usize, fd: Fd, flags: OpenFlags, of: Of, table: u64, aside: bool) {
         let file = File {
             opener: program,
-            write: flags.write,
+            write: flags.writes(),
             append: flags.append,
             of,
             closed: false,
@@ -65,7 +65,7 @@ impl Model {
         if view.kind == Kind::Link {
             return Err(Errno::ENXIO);
         }
-        let of = if flags.write {
+        let of = if flags.writes() {
             let id = self.draft_to_write(program, path, &view, flags, None)?;
             Of::Draft(id)
         } else {
@@ -83,7 +83,7 @@ impl Model {
 
     fn create(&mut self, program: usize, path: &str, fd: Fd, flags: OpenFlags, rights: Rights) {
         self.detach(path);
-        let of = if flags.write {
+        let of = if flags.writes() {
             let id = self.begin(Some(path), None, rights, true, flags.truncate);
             self.join(program, id, false);
             Of::Draft(id)
@@ -128,8 +128,8 @@ impl Model {
     fn join(&mut self, program: usize, id: usize, empties: bool) {
         let draft = self.drafts.get_mut(&id).unwrap();
         if empties && !draft.bytes.is_empty() {
-            (draft.bytes, draft.fresh, draft.wrote) = (Vec::new(), true, true);
-            draft.as_closed = false;
+            (draft.bytes, draft.unpublished.fresh) = (Vec::new(), true);
+            draft.note_write();
         }
         draft.members.insert(program);
         draft.writer = Some(program);
@@ -148,17 +148,17 @@ impl Model {
         let began = published.as_ref().map(|thing| thing.put);
         let draft = Draft {
             name: name.map(str::to_owned),
-            fresh: creates || (truncate && !was_empty),
+            unpublished: Unpublished {
+                fresh: creates || (truncate && !was_empty),
+                ..Unpublished::default()
+            },
+            closed: LastClose::Never,
             left: text.clone(),
             bytes: text.filter(|_| !truncate).unwrap_or_default().0,
             rights,
             members: BTreeSet::new(),
             writer: None,
-            wrote: false,
-            changed: false,
-            closed_once: false,
             stored_late: false,
-            as_closed: false,
             group: published.and_then(|thing| thing.group),
             began,
             base: began,
@@ -178,7 +178,7 @@ impl Model {
             Of::Version { rights, .. } => *rights,
         };
         self.permit(program, rights, wants(flags))?;
-        let (of, aside) = match (old.of, flags.write) {
+        let (of, aside) = match (old.of, flags.writes()) {
             (of, false) => (of, false),
             (Of::Draft(id), true) => {
                 let member = self.drafts[&id].members.contains(&program);
@@ -236,7 +236,7 @@ impl Model {
     /// Reports whether the documents leave the outcome of a call open.
     pub(in crate::daemon::tests) fn leaves_open(&self, program: usize, call: &Call) -> bool {
         match call {
-            Call::Open { path, flags, .. } if flags.write => {
+            Call::Open { path, flags, .. } if flags.writes() => {
                 // The process has closed a file that another one still writes, and empties it now.
                 // The documents do not say whether that is the same file (rule 2).
                 let left = self.own_draft(program, path).filter(|id| !self.is_open(*id));
@@ -315,9 +315,9 @@ impl Model {
                 // "What is not promised").
                 let begins = flags.truncate && !member;
                 // A reopen that begins its own version there cannot be mapped: ETXTBSY, as below.
-                (!flags.write && !member)
+                (!flags.writes() && !member)
                     || (flags.truncate && !self.is_open(*id))
-                    || (begins && flags.read)
+                    || (begins && flags.reads())
             }
             // It is ETXTBSY where the file is passed through (semantics, "What is not promised").
             // If a process writes the next version and empties this one through its descriptor, the
@@ -325,7 +325,7 @@ impl Model {
             Of::Version { put, .. } => {
                 let next = self.drafts.values().filter(|draft| draft.began == Some(*put));
                 let mut members = next.filter(|draft| draft.members.contains(&program));
-                flags.write && (flags.read || (flags.truncate && members.next().is_some()))
+                flags.writes() && (flags.reads() || (flags.truncate && members.next().is_some()))
             }
         }
     }
