@@ -135,7 +135,7 @@ mod tests {
 
     fn heard(manager: &UnixDatagram) -> String {
         let mut text = [0; 256];
-        let length = manager.recv(&mut text).expect("heard");
+        let length = manager.recv(&mut text).expect("received");
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 

@@ -26,7 +26,10 @@ fn p14_units_put_no_file_in_the_place_of_a_directory() {
         put(kernel, &eve, "triton/KEY/__grp__.json", b"{}");
         let fresh = Program::start_as(ANN);
         assert_eq!(names(kernel, &fresh, "triton/KEY/a"), ["file"], "a file hides the directory");
-        assert!(missing(kernel, &fresh, "triton/KEY/__grp__.json"), "a part of a draft is there");
+        assert!(
+            missing(kernel, &fresh, "triton/KEY/__grp__.json"),
+            "an incomplete draft is hidden"
+        );
     });
 }
 
