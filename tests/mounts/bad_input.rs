@@ -71,7 +71,7 @@ impl Desk {
         let lines = said.err.lines().filter(|line| !line.trim().is_empty()).count();
         assert!(lines <= 6, "a refusal is a few lines:\n{}", said.err);
         assert_eq!(tree::difference(&before, &self.disk()), "", "the disk was changed");
-        assert!(!is_mounted(self.mount.as_ref()), "it is mounted all the same");
+        assert!(!is_mounted(self.mount.as_ref()), "it is mounted");
     }
 }
 
@@ -153,7 +153,7 @@ fn bad_input_mount_points() {
         desk.mount = point.clone();
         desk.refuses(|desk| desk.mount(&[]), &[&point, word]);
     }
-    assert!(full.join("something").exists(), "what was in the way is still there");
+    assert!(full.join("something").exists(), "the directory in the way is kept");
     desk.mount = good;
 }
 
@@ -481,7 +481,7 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
             }
         }
     }
-    assert!(refused > 0, "a full disk took everything");
+    assert!(refused > 0, "a full disk refused no write");
     node.expect_error("No space");
     node.expect_error("NoSpace");
     for k in 0..5 {

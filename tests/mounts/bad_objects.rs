@@ -340,7 +340,7 @@ fn bad_input_checkpoints_in_the_store() {
         assert_eq!(tree::difference(&all, &there), "", "{what}");
         said(&late, &name, 1, &["the one before it or the whole log", REMEDY_NEWER]);
         let began = late.log().matches("started from a checkpoint").count();
-        assert_eq!(began, 1, "{what}: from the one before: {}", late.log());
+        assert_eq!(began, 1, "{what}: from the earlier checkpoint: {}", late.log());
         // Running nodes do not need it, and go on.
         let bytes = content(k as u64, SMALL);
         SyscallProcess::new().put(&cluster.a.at("again"), &bytes).must("put");

@@ -126,7 +126,7 @@ fn client_dirs_that_cannot_be_made_are_said_once_and_fail_nothing() {
     let site = Site::new();
     let store = Store::dir(&site);
     let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
-    assert!(names(&node).is_empty(), "a mount that is not for others gets none");
+    assert!(names(&node).is_empty(), "a mount for one user gets no directories");
     std::fs::write(node.at("jax"), b"a file").must("write");
     node.stop();
     node.set_options(Options::new(Io::best()).client_dirs("1777"));

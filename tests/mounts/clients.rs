@@ -166,7 +166,7 @@ fn clients_jax_with_a_size_limit() {
     cluster.settle();
     assert_eq!(jax(&cluster.a, "2"), (hits + fresh, 0));
     for node in [&cluster.a, &cluster.b] {
-        assert_eq!(node.status()["incomplete"], 0, "JAX writes what it is said to write");
+        assert_eq!(node.status()["incomplete"], 0, "JAX writes as its profile states");
     }
 }
 
@@ -233,7 +233,7 @@ fn clients_jax_killed_writer() {
     }
     let mut command = jax(&cluster, &python, &cluster.b, "jax", &["30", "8"]);
     let warm = json(run(&mut command, LIMIT_MS));
-    assert_eq!(warm["misses"], 0, "it healed: {warm:#}");
+    assert_eq!(warm["misses"], 0, "the cache is repaired: {warm:#}");
 }
 
 fn clients_numba(io: Io) {
@@ -354,7 +354,7 @@ fn clients_ccache_keeps_its_statistics() {
         let is_result = |at: &PathBuf| at.to_string_lossy().ends_with('R');
         if all.iter().any(is_result) { Ok(()) } else { Err(format!("{all:?}")) }
     });
-    assert_eq!(own(&cluster.b), Vec::<String>::new(), "they are not in another node's listing");
+    assert_eq!(own(&cluster.b), Vec::<String>::new(), "another node does not list them");
     let warm = compile(&cluster, &cluster.b, "f.c", "warm");
     assert!(warm.contains("cache_hit"), "{warm}");
     let again = compile(&cluster, &cluster.a, "f.c", "again");
@@ -402,7 +402,7 @@ fn clients_ccache_keeps_its_statistics() {
     let before = sent(&cluster.a);
     zero();
     assert_eq!(counter(&cluster, &cluster.a, "cache_miss"), 0);
-    assert_eq!(sent(&cluster.a), before, "statistics are no news for other nodes");
+    assert_eq!(sent(&cluster.a), before, "statistics are not sent to other nodes");
 }
 
 /// The server of sccache for one node. It keeps its list of the cached entries for as long as it runs.

@@ -93,7 +93,7 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     let log = status["log"].as_str().must("the place of the log");
     assert!(said.err.contains(&format!("the log is {log}")), "{said:?}");
     assert!(std::fs::read_to_string(log).must("read the log").contains("mounted"), "{log}");
-    assert!(hearthfs(&site, &["status"]).good().contains(log), "the table names it, too");
+    assert!(hearthfs(&site, &["status"]).good().contains(log), "the table also names it");
     let pid = status["pid"].as_i64().must("the daemon's pid") as i32;
     let table = hearthfs(&site, &["status"]).good();
     assert!(table.contains(&dir) && table.contains(io.word()), "{table}");
@@ -172,7 +172,7 @@ fn commands_unmount_now_leaves_the_backlog(io: Io) {
     let (dir, start) = (text(&cluster.a.mount), now());
     cluster.a.command(&["unmount", &dir, "--now"]).good();
     assert!(start.elapsed().as_millis() < 5_000, "--now took {:?}", start.elapsed());
-    assert!(cluster.a.await_end(5_000).success(), "the daemon ends well");
+    assert!(cluster.a.await_end(5_000).success(), "the daemon ends without an error");
     assert!(!is_mounted(&cluster.a.mount));
     cluster.store.heal();
     cluster.a.up();
@@ -206,10 +206,10 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
             let read = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;
             if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
-        assert!(!cluster.b.at("open").exists(), "what was open is not published");
+        assert!(!cluster.b.at("open").exists(), "an open file is not published");
         drop(process);
         cluster.a.up();
-        assert!(!cluster.a.at("open").exists(), "what was open is not published");
+        assert!(!cluster.a.at("open").exists(), "an open file is not published");
     }
 }
 in_both_modes!(commands_signals_end_a_mount_in_order);

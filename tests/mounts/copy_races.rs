@@ -44,7 +44,7 @@ impl Copy {
     fn stop_when(&mut self, when: impl Fn(&Self) -> bool) {
         while !when(self) {
             let ended = self.child().try_wait().must("look after it");
-            assert!(ended.is_none(), "it has ended too early");
+            assert!(ended.is_none(), "the copy ended too early");
             std::thread::yield_now();
         }
         self.signal(Signal::STOP);
@@ -53,7 +53,7 @@ impl Copy {
         while !stopped() {
             sleep_ms(1);
         }
-        assert!(when(self), "it was stopped too late");
+        assert!(when(self), "the copy was stopped too late");
     }
 
     /// Reports whether it has a file open whose path satisfies `wanted`.
@@ -331,7 +331,7 @@ fn commands_imports_take_turns() {
     let err = second.child().stderr.take().must("its stderr");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(err), &mut line).must("read");
     assert!(line.contains("another import"), "{line}");
-    assert_eq!(tree::texts(&mount), ["large"], "the second has not begun");
+    assert_eq!(tree::texts(&mount), ["large"], "the second import has not begun");
     assert_eq!(first.finish().status.code(), Some(0));
     let output = second.finish();
     let units = u64::from(crate::copies::KERNELS + crate::copies::FUNCTIONS);

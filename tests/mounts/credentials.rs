@@ -143,7 +143,7 @@ fn rotated(it: &Rotation) {
     assert!(std::fs::metadata(it.node.at("missing")).is_err());
     assert!(it.node.status()["backlog"]["records"].as_u64().must("a count") > 0);
     let said = warnings(&it.node);
-    assert_eq!(said.len(), 1, "once: {said:#?}");
+    assert_eq!(said.len(), 1, "one warning: {said:#?}");
     assert!(said[0].contains("the credentials are refused: check"), "{said:?}");
     (it.right)();
     it.node.drain();

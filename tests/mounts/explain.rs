@@ -480,8 +480,8 @@ fn commands_explain_takes_and_shows_any_name() {
     assert!(!raw.out.contains('\u{1b}'), "{raw:?}");
     let typed = a.mount.join("odd\\x1b[31m\\n\\xff");
     let typed = said(a, &[], &typed);
-    assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the form that is printed");
-    process.stat(&odd).expect_err("it is gone");
+    assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the printed form is accepted");
+    process.stat(&odd).expect_err("the file is gone");
     let last = said(a, &["--last"], &a.mount);
     assert!(last.out.contains("odd\\x1b[31m") && last.out.contains("remedy: "), "{last:?}");
 

@@ -41,7 +41,7 @@ fn commands_export_changes_nothing_that_it_should_not() {
             std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
         let said = command(&cluster.a, &["export"], &paths, &[]);
         assert!(said.out.contains("kept"), "{said:?}");
-        assert_eq!(tree::texts(&dest.join("triton")), before, "what differs is kept");
+        assert_eq!(tree::texts(&dest.join("triton")), before, "a file that differs is kept");
     }
     let paths = [&*cluster.a.mount, Path::new("triton"), &*dest];
     let said = command(&cluster.a, &["export"], &paths, &["--overwrite"]);

@@ -116,7 +116,7 @@ fn commands_import_keeps_what_is_there(io: Io) {
     for name in ["plain", "triton/KEY0/k.json", "numba/m.f-1.py311.1.nbc"] {
         assert_eq!(SyscallProcess::new().get(&mount.join(name)).must("read"), b"theirs", "{name}");
     }
-    assert!(!mount.join("numba/m.f-1.py311.3.nbc").exists(), "no mixture");
+    assert!(!mount.join("numba/m.f-1.py311.3.nbc").exists(), "no mixed unit");
     let replaced = report(&import(&["--overwrite", "--drain"]));
     counts(&replaced, &[("files", 8), ("units", 2), ("same", 3), ("kept", 0), ("failed", 0)]);
     let wanted = with_times(&source);
@@ -372,7 +372,7 @@ fn commands_import_ends_with_its_mount() {
     import.args(["import", "--json"]).arg(&source).arg(&mount);
     let mut child = import.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().must("start");
     while !mount.join("numba").exists() && !mount.join("triton").exists() {
-        assert!(child.try_wait().must("look after it").is_none(), "it is over");
+        assert!(child.try_wait().must("look after it").is_none(), "the import ended too early");
         sleep_ms(1);
     }
     cluster.a.kill_only();

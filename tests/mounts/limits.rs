@@ -254,7 +254,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
         }
     }
     let more = fetched() - before;
-    assert!(more < 100_000, "{more} bytes were fetched for what cannot be kept");
+    assert!(more < 100_000, "{more} bytes were fetched that cannot be kept");
     let status = b.status();
     assert!(status["counters"]["without_room"].as_u64() >= Some(2), "{status}");
     assert_eq!(status["local"]["disk_full"], true, "{status}");

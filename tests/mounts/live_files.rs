@@ -194,13 +194,17 @@ fn live_files_with_readers_of_the_closed_version(io: Io) {
         check("closed");
         writer.pwrite(fd, 0, &second[..5_000]).must("overwrite");
         check("overwritten");
-        assert!(late.get(&path).must("read") == first, "a reader that comes later");
+        assert!(late.get(&path).must("read") == first, "a later reader");
         writer.ftruncate(fd, 10).must("cut");
         check("cut");
-        assert_eq!(late.stat(&path).must("stat").size, first.len() as u64, "stat of another");
+        assert_eq!(
+            late.stat(&path).must("stat").size,
+            first.len() as u64,
+            "stat by another process"
+        );
         writer.pwrite(fd, 0, &second).must("write");
         check("written");
-        assert!(late.get(&path).must("read") == first, "a reader that comes later");
+        assert!(late.get(&path).must("read") == first, "a later reader");
         assert!(writer.read(fd, 0, 20_000).must("read one's own") == second);
         writer.close(fd).must("close");
         assert!(late.get(&path).must("read") == second, "the next version");

@@ -79,7 +79,7 @@ fn lock_files_of_one_node_and_files_that_look_like_locks(io: Io) {
     cluster.a.drain();
     for name in ORDINARY {
         await_there(&cluster.b.at(name), true);
-        assert!(a.at(name).exists(), "{name} is a file as any other");
+        assert!(a.at(name).exists(), "{name} is an ordinary file");
     }
     assert!(!cluster.b.at(NODE).exists());
 }
@@ -137,7 +137,7 @@ fn lock_files_outlive_a_daemon_with_their_process_only() {
     ends.kill(Signal::KILL);
     cluster.a.up();
     await_there(&other, false);
-    assert!(one.exists(), "its process lives");
+    assert!(one.exists(), "the process of the lock lives");
     lives.kill(Signal::KILL);
     await_there(&one, false);
     cluster.a.drain();
@@ -164,7 +164,7 @@ fn p14_isolation_of_lock_files(io: Io) {
     other.put(&marker, b"").must("another lock");
     other.kill(Signal::KILL);
     await_there(&marker, false);
-    assert_eq!(world.root.get(&path), Ok(b"b".to_vec()), "B could not have removed it");
+    assert_eq!(world.root.get(&path), Ok(b"b".to_vec()), "B may not remove it");
     world.a.kill(Signal::KILL);
     await_there(&path, false);
 }

@@ -253,7 +253,7 @@ fn metrics_addresses_that_cannot_be_used_are_refused() {
         let said = node.refused();
         assert!(said.contains("metrics.listen") && said.contains(why), "{at}: {said}");
     }
-    assert_eq!(std::fs::read(&plain).must("read"), b"text", "nothing was taken away");
+    assert_eq!(std::fs::read(&plain).must("read"), b"text", "the plain file is kept");
     // What a killed daemon has left is replaced.
     let store = Store::dir(&site);
     let mut node = monitored(&site, "b", &store, &Options::new(Io::best()));
@@ -282,7 +282,7 @@ fn metrics_are_written_for_a_collector() {
     let names: Vec<_> = std::fs::read_dir(&cluster_dir).must("list").collect();
     assert_eq!(names.len(), 1, "{names:?}");
     node.stop();
-    assert!(!file.exists(), "old figures would be taken for new ones");
+    assert!(!file.exists(), "the old figures are left");
     node.set_options(
         Options::new(Io::best()).variable("HEARTHFS_METRICS_TEXTFILE", "/nowhere/a.prom"),
     );

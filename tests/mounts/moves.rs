@@ -66,7 +66,7 @@ fn moves_to_another_store_with_its_content(io: Io) {
     write(&cluster.a, "new", 4..8);
     see(&cluster.b, "new", 4..8);
     tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    assert!(!cluster.a.log().contains(OTHER_STORE), "it is the same store, elsewhere");
+    assert!(!cluster.a.log().contains(OTHER_STORE), "the store moved, but is the same");
 }
 in_both_modes!(moves_to_another_store_with_its_content);
 
@@ -141,7 +141,7 @@ fn moves_on_in_a_store_that_was_emptied() {
     write(&cluster.a, "again", 0..4);
     see(&cluster.b, "again", 0..4);
     let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    assert_eq!(shown.len(), 4, "what is gone is gone on all nodes: {shown:?}");
+    assert_eq!(shown.len(), 4, "lost entries are gone on all nodes: {shown:?}");
 }
 
 /// Nodes made from one image with a used cache directory notice each other and separate.

@@ -20,7 +20,7 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
     let absent = |name: &str| {
         let there = std::fs::symlink_metadata(to.at(name));
         let kind = there.as_ref().map_err(std::io::Error::kind).map(std::fs::Metadata::len);
-        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{name} is to be absent");
+        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{name} is absent");
     };
     for round in 0..3 {
         let (dir, file) = (format!("d{round}"), format!("d{round}/file"));

@@ -75,7 +75,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     for (name, len) in SIZES {
         let path = b.at("dir").join(name);
         let read = eventually(5_000, name, || std::fs::read(&path).map_err(|e| e.to_string()));
-        assert!(read == bytes(len), "its bytes are on both nodes now");
+        assert!(read == bytes(len), "both nodes have its bytes");
     }
     // The kernel is asked all the time, and must not cache a name for too long.
     for node in [a, b] {
@@ -98,7 +98,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     }
     // An expired name does not exist, so it can be made.
     std::fs::create_dir_all(a.at("dir")).must("mkdir -p");
-    assert!(tree::texts(&a.at("dir")).is_empty(), "what is made anew is empty");
+    assert!(tree::texts(&a.at("dir")).is_empty(), "a new directory is empty");
     let fd = process.open(&a.at("dir/small"), CREATE_NEW, 0o644).must("O_EXCL");
     process.write(fd, b"made anew").must("write");
     process.close(fd).must("close");
@@ -272,7 +272,11 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o2770, owner));
         assert_eq!(std::fs::metadata(node.at("used/deep")).must("stat").mode() & 0o777, 0o750);
         assert_eq!(tree::texts(&node.at("used/deep")), ["file", "link", "lock"]);
-        assert_eq!(kind_of(&node.at("idle")), Err(ErrorKind::NotFound), "nothing is in it");
+        assert_eq!(
+            kind_of(&node.at("idle")),
+            Err(ErrorKind::NotFound),
+            "the empty directory has expired"
+        );
     }
     // When no program uses it any more, all of it expires.
     for node in [a, b] {

@@ -440,7 +440,7 @@ fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
     for blob in &blobs {
         let digest = blake3::hash(&std::fs::read(blob).must("read a blob")).to_hex().to_string();
         let named = blob.file_name().must("a name").to_string_lossy().into_owned();
-        assert_eq!(digest, named, "a blob is not what its name says");
+        assert_eq!(digest, named, "a blob does not match its name");
     }
     assert!(all.contains_key(Path::new(name)), "{all:?}");
 }

@@ -439,7 +439,7 @@ fn p14_isolation_of_set_id_bits(io: Io) {
                 .map(|what| stage.of_a(&format!("open/{what}-{mode:o}"), mode))
                 .collect();
             let [update, empty, append, cut, read, nothing] = files.as_slice() else {
-                unreachable!("there are six")
+                unreachable!("six files were opened")
             };
             for (path, flags) in [
                 (update, OFlags::RDWR),

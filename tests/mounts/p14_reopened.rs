@@ -157,7 +157,7 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
             a.rename(&tmp, &path).must("A renames what it writes");
             act(&mut a, writing).must(format_args!("{when}: A changes its own file"));
             let own = a.fstat(writing).must("A looks at its own file");
-            assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: whose file it is");
+            assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: the owner of the file");
         }
     }
     // Any fault would be on its way to the other node by now.

@@ -157,7 +157,7 @@ impl Pair {
         let seen = Look::at(&mut self.watcher, &path);
         assert_eq!(seen, *expected, "{name}, {when}");
         let own = Look::at(&mut self.actor, &path);
-        assert_eq!(own, *expected, "{name}, {when}, to the process that did it");
+        assert_eq!(own, *expected, "{name}, {when}, in the acting process");
     }
 }
 
@@ -235,7 +235,7 @@ fn p15_own_node_at_once_for_names_that_are_open(io: Io) {
         pair.actor.unlink(&paths[1]).must("unlink");
         pair.sees(right, &Look::missing(), "unlinked");
         let read = open.map(|fd| pair.watcher.read(fd, 0, 10).must("read"));
-        assert_eq!(read, [b"l".to_vec(), b"rr".to_vec()], "what was open");
+        assert_eq!(read, [b"l".to_vec(), b"rr".to_vec()], "the open versions");
         for fd in open {
             pair.watcher.close(fd).must("close");
         }

@@ -85,7 +85,7 @@ fn observe(mount: &Path, dice: &mut Dice, contents: Contents) -> u64 {
     let Some(last) = numbers.max() else { return 0 };
     for k in 0..last {
         let there = std::fs::symlink_metadata(dir.join(k.to_string()));
-        assert!(there.is_ok(), "the directory shows {last}, but {k} is not there: {there:?}");
+        assert!(there.is_ok(), "the directory shows {last}, but {k} is missing: {there:?}");
     }
     last
 }

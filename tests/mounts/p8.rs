@@ -58,12 +58,12 @@ fn use_without_a_store(node: &Node, round: u64) {
     let (mut process, at) = (SyscallProcess::new(), |name: &str| node.at(name));
     for k in 0..4 {
         let read = timed("a hit", || process.get(&at(&format!("hit-{k}"))));
-        assert!(read == Ok(bytes(k, 50_000)), "a hit is as before");
+        assert!(read == Ok(bytes(k, 50_000)), "a hit is unchanged");
     }
     for k in 0..2 {
         let read = timed("content that is not here", || process.get(&at(&format!("cold-{k}"))));
         let missed = matches!(&read, Err(Errno::NOENT)) || read == Ok(bytes(k, 1_500_000));
-        assert!(missed, "content that is not here: {:?}", read.map(|bytes| bytes.len()));
+        assert!(missed, "content that is not local: {:?}", read.map(|bytes| bytes.len()));
         let missing = timed("a name that no node knows", || process.stat(&at(&format!("no-{k}"))));
         assert_eq!(missing, Err(Errno::NOENT));
     }
@@ -214,7 +214,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
     for round in 0..troubles.len() {
         let moved = format!("moved-{round}");
-        assert!(all.contains_key(Path::new(&moved)), "{moved} is not there: {all:?}");
+        assert!(all.contains_key(Path::new(&moved)), "{moved} is missing: {all:?}");
     }
 }
 in_both_modes!(p8_never_in_the_way_of_a_failing_server);
@@ -254,7 +254,7 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
     cluster.store.heal();
     let (read, ended) = waiting.join().must("the reader ends");
     assert!(read.must("what was throttled") == bytes(0, 1_500_000));
-    assert!(ended >= healed, "it has waited for the store");
+    assert!(ended >= healed, "the read has waited for the store");
 }
 
 /// A node that starts while the store does not answer serves what it has.

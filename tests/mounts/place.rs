@@ -201,7 +201,10 @@ fn run_ends_at_once_when_a_server_is_down() {
         assert!(took.as_secs() < 25, "{trouble:?}: {took:?}");
         assert_eq!(said.code(), 0, "{trouble:?}: {said:?}");
         assert!(said.err.contains("not yet remote; "), "{trouble:?}: {said:?}");
-        assert!(!said.err.contains("takes longer than"), "it says why: {trouble:?}: {said:?}");
+        assert!(
+            !said.err.contains("takes longer than"),
+            "a reason is given: {trouble:?}: {said:?}"
+        );
         cluster.store.heal();
         cluster.a.drain();
     }
@@ -216,7 +219,7 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
     write(&cluster.a, "first", 0..1);
     cluster.a.drain();
     cluster.store.trouble(Trouble::Hang);
-    assert!(health(&cluster.a).0, "nothing has been asked of it since");
+    assert!(health(&cluster.a).0, "no request was sent since");
     let script = format!("echo 1 > {mount}/new");
     let words = ["run", "--mount", &mount, "--", "sh", "-c", &script];
     std::thread::scope(|scope| {

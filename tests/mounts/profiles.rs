@@ -380,7 +380,7 @@ fn profiles_keep_tritons_lock(io: Io) {
     assert_eq!(SyscallProcess::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
     cluster.a.kill_only();
     cluster.a.up();
-    assert_eq!(SyscallProcess::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
+    assert_eq!(SyscallProcess::new().get(&lock(&cluster.a)), Ok(Vec::new()), "the node keeps it");
 }
 in_both_modes!(profiles_keep_tritons_lock);
 

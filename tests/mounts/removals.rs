@@ -89,7 +89,7 @@ fn commands_rm_on_a_private_mount() {
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], false);
     assert!(!private.at("file").exists());
     private.drain();
-    assert!(a.at("file").exists(), "others have it still");
+    assert!(a.at("file").exists(), "other nodes still have it");
     let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("file")]);
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
 }

@@ -83,7 +83,7 @@ fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
         process.put(&empty, b"").must("put");
     }
     assert_eq!(counts(&cluster), before);
-    assert_eq!(count(&cluster.b, "commits_applied"), forgot, "nothing to forget names for");
+    assert_eq!(count(&cluster.b, "commits_applied"), forgot, "no name is invalidated");
     // Rewriting the same bytes is a change: their time moves.
     process.put(&file, b"bytes").must("put");
     assert_eq!(counts(&cluster).1, before.1 + 1);

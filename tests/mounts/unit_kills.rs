@@ -85,7 +85,7 @@ impl Writer {
         let (done, unsure) = (self.done, self.unsure.take());
         assert!(
             found == done || found.is_some() && found == unsure,
-            "{when}, writer {}: there is {found:?}, acknowledged was {done:?}, under way {unsure:?}",
+            "{when}, writer {}: found {found:?}, acknowledged {done:?}, in flight {unsure:?}",
             self.number
         );
         self.done = found;

@@ -220,7 +220,11 @@ fn p6_units_renamed_members_leave_other_names_known(io: Io) {
         let written = lookups();
         known();
         asked += cost(written);
-        assert_eq!(found(&dir), vec![None; STEPS.len()], "seen by others before it is whole");
+        assert_eq!(
+            found(&dir),
+            vec![None; STEPS.len()],
+            "visible on other nodes before it is complete"
+        );
         assert_eq!(writer.get(&dir.join(STEPS[1])).must("its own"), text.as_bytes());
         known();
         // The temporary directory, the file in it, and its final name; on a busy machine also one that
