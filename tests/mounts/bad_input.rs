@@ -277,7 +277,7 @@ fn bad_input_a_store_that_is_unable() {
     store.fail();
     let late = Node::start(&aside, "late", Some(&store), Options::new(Io::best()).deadline("1s"));
     store.heal();
-    let status = eventually(30_000, "the daemon finds out", || {
+    let status = eventually(30_000, "the daemon refuses the store", || {
         let status = late.status();
         let why = status["health"]["last_error"].as_str().unwrap_or_default();
         if why.contains("cannot be used") { Ok(status) } else { Err(format!("{status}")) }
@@ -424,7 +424,7 @@ fn bad_input_sizes() {
     });
     assert_eq!(std::fs::metadata(cluster.b.at("huge")).must("stat on B").len(), HUGE);
     // The first opens may miss at their deadline while the content is fetched.
-    eventually(120_000, "node B has fetched it", || {
+    eventually(120_000, "node B fetches it", || {
         std::fs::File::open(cluster.b.at("huge")).map(drop).map_err(|error| error.to_string())
     });
     check(&mut slow, &cluster.b.at("huge"));

@@ -152,7 +152,7 @@ fn clients_jax_with_a_size_limit() {
     let time = times(&cluster.a);
     assert_eq!(jax(&cluster.a, "1"), (misses, 0));
     assert_ne!(times(&cluster.a), time, "a hit is noted at once");
-    eventually(10_000, "nothing waits", || {
+    eventually(10_000, "nothing is pending", || {
         match cluster.a.status()["backlog"]["records"].as_u64() {
             Some(0) => Ok(()),
             other => Err(format!("{other:?}")),

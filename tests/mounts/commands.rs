@@ -99,7 +99,7 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     assert!(table.contains(&dir) && table.contains(io.word()), "{table}");
     hearthfs(&site, &["unmount", &dir]).good();
     assert!(!is_mounted(dir.as_ref()), "unmounted when the command returns");
-    eventually(2_000, "the daemon is gone", || {
+    eventually(2_000, "the daemon has ended", || {
         let gone =
             Pid::from_raw(pid).is_none_or(|pid| rustix::process::test_kill_process(pid).is_err());
         if gone { Ok(()) } else { Err(format!("process {pid}")) }
@@ -120,7 +120,7 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     assert_eq!(status["backlog"]["records"], 0);
     let counters = &status["counters"];
     assert_eq!((&counters["uploaded"], &counters["commits_written"]), (&1.into(), &1.into()));
-    eventually(5_000, "node B knows the file", || {
+    eventually(5_000, "node B shows the file", || {
         std::fs::metadata(cluster.b.at("one")).map_err(|error| error.to_string())
     });
     let counters = cluster.b.status()["counters"].clone();
@@ -202,7 +202,7 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
         let status = cluster.a.await_end(30_000);
         assert!(status.success(), "{signal:?}: {status}");
         assert!(!is_mounted(&cluster.a.mount), "{signal:?}: the mount is gone");
-        eventually(5_000, "what was closed is on the other node", || {
+        eventually(5_000, "the closed file is on the other node", || {
             let read = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;
             if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });

@@ -133,7 +133,7 @@ fn rotated(it: &Rotation) {
     for seq in 2..5 {
         process.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
     }
-    eventually(20_000, "the daemon says so", || {
+    eventually(20_000, "the daemon reports it", || {
         let warnings = warnings(&it.node);
         if warnings.is_empty() { Err("nothing yet".to_owned()) } else { Ok(()) }
     });

@@ -169,7 +169,7 @@ fn directory_times_of_a_renamed_tree(io: Io) {
     exchanged.must("exchange");
     cluster.a.drain();
     for node in [&cluster.a, &cluster.b] {
-        eventually(10_000, "the times are there", || {
+        eventually(10_000, "the times arrive", || {
             let third = node.at("third");
             if !third.exists() {
                 return Err("nothing is there".to_owned());

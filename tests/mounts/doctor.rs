@@ -192,7 +192,7 @@ fn commands_doctor_beside_a_mount() {
     let site = Site::new();
     let store = Store::s3(&site);
     let mut a = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
-    eventually(20_000, "the store is there", || match a.status()["health"]["up"].as_bool() {
+    eventually(20_000, "the store exists", || match a.status()["health"]["up"].as_bool() {
         Some(true) => Ok(()),
         other => Err(format!("{other:?}")),
     });

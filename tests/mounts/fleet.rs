@@ -120,7 +120,7 @@ fn fleet_sees_throttling() {
     assert!(told <= Some(cluster.store.throttlings()), "{seen:#}");
     let text = shown(&cluster.a);
     assert!(text.contains("throttled 503 ") && text.contains("; NOW"), "{text}");
-    until(&cluster.a, "the backlog says so", |status| status["backlog_reasons"]["throttled"] == 1);
+    until(&cluster.a, "the backlog shows it", |status| status["backlog_reasons"]["throttled"] == 1);
     cluster.store.heal();
     cluster.a.drain();
     until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
@@ -141,7 +141,7 @@ fn fleet_sees_why_a_name_is_a_miss() {
     put(&a, "removed", 100);
     a.drain();
     for name in ["packed", "removed"] {
-        eventually(10_000, "node B knows the file", || {
+        eventually(10_000, "node B shows the file", || {
             process.stat(&b.at(name)).map_err(|errno| errno.to_string())
         });
     }
@@ -151,8 +151,8 @@ fn fleet_sees_why_a_name_is_a_miss() {
     assert!(process.get(&b.at("packed")).is_err(), "throttled content is not served");
     store.heal();
     assert!(process.stat(&b.at("on no node")).is_err());
-    eventually(10_000, "node B knows that it is gone", || match process.stat(&b.at("removed")) {
-        Ok(_) => Err("it is there".to_owned()),
+    eventually(10_000, "node B shows the removal", || match process.stat(&b.at("removed")) {
+        Ok(_) => Err("it exists".to_owned()),
         Err(_) => Ok(()),
     });
     let lines: Vec<Value> =

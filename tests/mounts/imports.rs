@@ -121,7 +121,7 @@ fn commands_import_keeps_what_is_there(io: Io) {
     counts(&replaced, &[("files", 8), ("units", 2), ("same", 3), ("kept", 0), ("failed", 0)]);
     let wanted = with_times(&source);
     for node in [&cluster.a, &cluster.b] {
-        eventually(SEEN_MS, "what was replaced is seen", || {
+        eventually(SEEN_MS, "the new versions are visible", || {
             let there = with_times(&node.mount);
             let differs = |(path, text): &(&PathBuf, &String)| there.get(*path) != Some(*text);
             wanted.iter().find(differs).map_or(Ok(()), |differs| Err(format!("{differs:?}")))
@@ -193,7 +193,7 @@ fn commands_import_shows_whole_units(io: Io) {
         counts(&report(&said), &[("units", units), ("kept", 0), ("failed", 0)]);
     });
     for node in [&cluster.a, &cluster.b] {
-        eventually(SEEN_MS, "all units are seen", || {
+        eventually(SEEN_MS, "all units are visible", || {
             let found = usable(node, &source);
             if found == KERNELS + FUNCTIONS { Ok(()) } else { Err(format!("{found} units")) }
         });

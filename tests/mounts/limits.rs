@@ -243,7 +243,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let fill = (room.f_bavail * room.f_frsize).saturating_sub(2 << 20);
     let hog = disk.join("hog");
     std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
-    eventually(6_000, "node B knows the names", || {
+    eventually(6_000, "node B lists the names", || {
         process.stat(&b.at("large")).map_err(|errno| errno.to_string())
     });
     let fetched = || b.status()["counters"]["fetched_bytes"].as_u64().unwrap_or(0);
@@ -268,7 +268,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     assert!(said.err.contains("is full ("), "{said:?}");
     assert!(said.err.contains(&format!("the log of the daemon is {}", b.log_path())), "{said:?}");
     std::fs::remove_file(&hog).must("make room");
-    eventually(10_000, "it is not full any more", || {
+    eventually(10_000, "the disk has room again", || {
         let local = b.status()["local"].clone();
         if local["disk_full"] == false { Ok(()) } else { Err(local.to_string()) }
     });

@@ -93,7 +93,7 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
         assert!(watcher.map_read(view, 0, LEN) == closed, "a mapped version changed");
         linker.unmap(map).must("unmap");
         // The kernel reports the last unmapping after the call has returned.
-        eventually(2_000, "what was stored, after the unmapping", || {
+        eventually(2_000, "the stored bytes, after the unmapping", || {
             let read = watcher.get(&path).map_err(|errno| errno.to_string())?;
             if read == bytes { Ok(()) } else { Err("the bytes of the close".to_owned()) }
         });

@@ -36,7 +36,7 @@ fn cluster(io: Io) -> Cluster {
 fn await_there(path: &Path, wanted: bool) {
     eventually(10_000, path.display(), || match std::fs::symlink_metadata(path).is_ok() {
         there if there == wanted => Ok(()),
-        there => Err(format!("it is there: {there}")),
+        there => Err(format!("it exists: {there}")),
     });
 }
 

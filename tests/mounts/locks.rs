@@ -214,7 +214,7 @@ fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
         let later = format!("{content}.later");
         other.put(&cluster.b.at(&later), b"x").must("put");
         cluster.settle();
-        eventually(5_000, "what came later arrives", || {
+        eventually(5_000, "the later version arrives", || {
             std::fs::metadata(cluster.a.at(&later)).map_err(|error| error.to_string())
         });
         for (word, flags) in openings().into_iter().chain(modes()) {

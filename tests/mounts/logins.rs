@@ -85,7 +85,7 @@ impl Logins {
         assert!(said.status.success() && said.err.is_empty(), "{}: {said:?}", self.shell);
         assert!(took < LATE, "{}: a login took {took:?}", self.shell);
         let rest = said.out.strip_prefix("status=0\nleft=\n");
-        let lines = rest.must(format_args!("{} keeps quiet: {said:?}", self.shell)).lines();
+        let lines = rest.must(format_args!("{} prints nothing: {said:?}", self.shell)).lines();
         let pairs = lines.filter_map(|line| line.split_once('='));
         let known = pairs.filter(|(name, _)| VARIABLES.iter().any(|(known, _)| known == name));
         known.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()

@@ -162,7 +162,7 @@ fn metrics_call_a_detached_mount_in_use_healthy() {
     put(&node.at("file"), "text", 0o644);
     let used = std::fs::File::open(node.at("file")).must("open");
     // If a mount vanishes before its daemon has looked at it, it counts as one that could not be made.
-    eventually(30_000, "the daemon has seen its mount", || {
+    eventually(30_000, "the daemon has checked its mount", || {
         let log = node.log();
         if log.contains(" mounted mount_point=") { Ok(()) } else { Err(log) }
     });
@@ -274,7 +274,7 @@ fn metrics_are_written_for_a_collector() {
     let mode = file.metadata().must("the file").permissions().mode() & 0o777;
     assert_eq!(mode, 0o644);
     put(&node.at("file"), "text", 0o644);
-    eventually(60_000, "it is written anew", || {
+    eventually(60_000, "it is written again", || {
         let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
         let count = parsed(&text)["hearthfs_published_total"];
         if count == 1 { Ok(()) } else { Err(format!("{count}")) }

@@ -32,7 +32,7 @@ fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
     let mut process = SyscallProcess::new();
     for seq in seqs {
         let at = node.at(format!("{prefix}{seq}"));
-        eventually(15_000, format_args!("{} is there", at.display()), || match process.get(&at) {
+        eventually(15_000, format_args!("{} exists", at.display()), || match process.get(&at) {
             Ok(bytes) if bytes == body(seq) => Ok(()),
             Ok(bytes) => Err(format!("{} other bytes", bytes.len())),
             Err(error) => Err(error.to_string()),
@@ -161,7 +161,7 @@ fn moves_of_a_copied_cache_directory_are_noticed() {
     let mut c = Node::start_in(&cluster.site, "c", Some(&cluster.store), options, &image);
     c.expect_error(TWIN);
     let mut seq = 10;
-    eventually(30_000, "both notice", || {
+    eventually(30_000, "both nodes notice", || {
         write(&cluster.a, "a", seq..seq + 1);
         write(&c, "c", seq..seq + 1);
         seq += 1;

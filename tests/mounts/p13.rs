@@ -145,7 +145,7 @@ fn p13_bounded_backlog(io: Io) {
     cluster.store.heal();
     put_patiently(&mut process, &cluster.a.at("after"), &content(999));
     cluster.a.drain();
-    eventually(10_000, "all that was closed is on node B", || {
+    eventually(10_000, "all closed files are on node B", || {
         for k in closed[1..].iter().chain(&[]) {
             let read = std::fs::read(cluster.b.at(format!("f{k}"))).map_err(|e| e.to_string())?;
             if read != content(*k) {

@@ -124,7 +124,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
         .put(&cluster.b.at("old-0"), &body::make(new, 100_000))
         .must("a later writer");
     cluster.b.drain();
-    eventually(5_000, "the later writer is seen", || {
+    eventually(5_000, "the later version is visible", || {
         let read = std::fs::read(cluster.a.at("old-0")).map_err(|error| error.to_string())?;
         let id = body::check(&read)?;
         if id == new { Ok(()) } else { Err(id.to_string()) }

@@ -161,7 +161,7 @@ fn all_before_the_last(dir: &Path) -> Option<u64> {
     let listed = tree::texts(dir);
     let last = listed.iter().filter_map(|name| name.parse::<u64>().ok()).max()?;
     for k in 0..=last {
-        expect_whole(dir, k, Contents::Served, &format!("but {last} is there"));
+        expect_whole(dir, k, Contents::Served, &format!("but {last} exists"));
     }
     Some(last)
 }

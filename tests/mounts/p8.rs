@@ -43,7 +43,7 @@ fn prepare(cluster: &Cluster) {
         process.put(&cluster.a.at(format!("cold-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
-    eventually(5_000, "node B knows all names", || {
+    eventually(5_000, "node B lists all names", || {
         let count = tree::texts(&cluster.b.mount).len();
         if count == 8 { Ok(()) } else { Err(count.to_string()) }
     });
@@ -61,7 +61,7 @@ fn use_without_a_store(node: &Node, round: u64) {
         assert!(read == Ok(bytes(k, 50_000)), "a hit is unchanged");
     }
     for k in 0..2 {
-        let read = timed("content that is not here", || process.get(&at(&format!("cold-{k}"))));
+        let read = timed("content that is not local", || process.get(&at(&format!("cold-{k}"))));
         let missed = matches!(&read, Err(Errno::NOENT)) || read == Ok(bytes(k, 1_500_000));
         assert!(missed, "content that is not local: {:?}", read.map(|bytes| bytes.len()));
         let missing = timed("a name that no node knows", || process.stat(&at(&format!("no-{k}"))));
@@ -75,7 +75,7 @@ fn use_without_a_store(node: &Node, round: u64) {
     let read = timed("read what was just written", || process.get(&at(&new)));
     assert!(read == Ok(bytes(90, 200_000)));
     timed("overwrite a hit", || process.put(&at("hit-3"), &bytes(3, 50_000))).must("put");
-    timed("overwrite what is not here", || process.put(&at("cold-3"), &bytes(7, 9_000)))
+    timed("overwrite content that is not local", || process.put(&at("cold-3"), &bytes(7, 9_000)))
         .must("put");
     timed("rename", || process.rename(&at(&new), &at(&moved))).must("rename");
     timed("mkdir", || process.mkdir(&at(&format!("dir-{round}")))).must("mkdir");
@@ -87,7 +87,7 @@ fn use_without_a_store(node: &Node, round: u64) {
     timed("fsync", || process.fsync(fd)).must("fsync");
     timed("close", || process.close(fd)).must("close");
     timed("unlink", || process.unlink(&at(&format!("link-{round}")))).must("unlink");
-    let opened = timed("open to write what is not here", || {
+    let opened = timed("open to write content that is not local", || {
         process.open(&at("cold-2"), OFlags::RDWR, 0).and_then(|fd| process.close(fd))
     });
     assert!(matches!(opened, Ok(()) | Err(Errno::NOENT)), "{opened:?}");
@@ -206,7 +206,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
         cluster.settle();
     }
     for k in 0..3 {
-        let read = eventually(10_000, "what was a miss is there again", || {
+        let read = eventually(10_000, "the miss is served again", || {
             std::fs::read(cluster.b.at(format!("cold-{k}"))).map_err(|error| error.to_string())
         });
         assert!(read == bytes(k, 1_500_000));
@@ -229,7 +229,7 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
         process.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
-    eventually(5_000, "node B knows all names", || {
+    eventually(5_000, "node B lists all names", || {
         let count = tree::texts(&cluster.b.mount).len();
         if count == 6 { Ok(()) } else { Err(count.to_string()) }
     });

@@ -79,7 +79,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     std::fs::create_dir(cluster.store.objects()).must("its mount point");
     cluster.store.heal();
     cluster.b.up();
-    eventually(40_000, "all that was acknowledged is on the other node", || {
+    eventually(40_000, "all acknowledged files are on the other node", || {
         let shown = tree::texts(&cluster.b.mount).len();
         if shown == 20 { Ok(()) } else { Err(format!("{shown} of 20 entries")) }
     });
@@ -116,7 +116,7 @@ fn p4_local_durable_beside_another_store_in_the_same_place() {
     assert_eq!(tree::files_below(&cluster.store.objects()).len(), empty, "nothing is sent there");
     cluster.store.heal();
     cluster.b.up();
-    eventually(40_000, "all that was acknowledged is on the other node", || {
+    eventually(40_000, "all acknowledged files are on the other node", || {
         let shown = tree::texts(&cluster.b.mount).len();
         if shown == 9 { Ok(()) } else { Err(format!("{shown} of 9 entries")) }
     });

@@ -61,7 +61,7 @@ fn directories(cluster: &Cluster) {
     for dir in ["jax", "plain"] {
         eventually(10_000, "the directories", || {
             let there = Path::is_dir(&cluster.b.at(dir));
-            if there { Ok(()) } else { Err("not there".to_owned()) }
+            if there { Ok(()) } else { Err("missing".to_owned()) }
         });
     }
 }
@@ -330,7 +330,7 @@ fn profiles_gather_uses(io: Io) {
             text.as_bytes()
         );
     }
-    eventually(10_000, "nothing waits", || {
+    eventually(10_000, "nothing is pending", || {
         match cluster.a.status()["backlog"]["records"].as_u64() {
             Some(0) => Ok(()),
             other => Err(format!("{other:?}")),

@@ -259,7 +259,7 @@ fn rules_rgw_deletes_what_is_not_used() {
         Options::new(Io::best()).expiry(AGE_TEXT),
     );
     for node in [a, b, &late] {
-        eventually(5_000, "what is in use is all there is", || {
+        eventually(5_000, "only objects in use are left", || {
             let names = tree::texts(&node.mount);
             if names == ["dir"] { Ok(()) } else { Err(format!("{names:?}")) }
         });

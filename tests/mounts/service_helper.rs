@@ -70,7 +70,7 @@ fn service_helper_mounts_and_umount_drains() {
     store.heal();
     umount(&point).good();
     // The daemon ends, and its cache directory can be used by others.
-    eventually(30_000, "the daemon ends and lets go of its directory", || {
+    eventually(30_000, "the daemon ends and unlocks its directory", || {
         let lock = std::fs::File::open(cache.join("v1/LOCK")).map_err(|error| error.to_string())?;
         let free = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
         free.map_err(|error| error.to_string())

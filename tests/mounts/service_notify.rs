@@ -181,7 +181,7 @@ fn service_stop_says_what_is_left_within_its_deadline() {
     node.up();
     node.drain();
     let other = Node::start(&site, "b", Some(&store), Options::new(Io::best()));
-    eventually(20_000, "what was left is on another node", || {
+    eventually(20_000, "the pending files are on another node", || {
         match std::fs::read(other.at("left")) {
             Ok(there) if there == bytes => Ok(()),
             there => Err(format!("{:?}", there.map(|bytes| bytes.len()))),

@@ -104,7 +104,7 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     write(&cluster.a);
     // A recent list of the log is not repeated before an upload.
     eventually(SEEN_MS, "node B has it", || {
-        if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is not there".to_owned()) }
+        if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is missing".to_owned()) }
     });
     let objects = || ["log", "packs", "blobs"].map(|place| cluster.store.objects_in(place).len());
     let before = objects();

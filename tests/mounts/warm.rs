@@ -29,7 +29,7 @@ fn written(a: &Node, b: &Node, names: &[&str]) {
     a.drain();
     let mut process = SyscallProcess::new();
     for name in names {
-        eventually(LIMIT_MS, "the other node knows it", || {
+        eventually(LIMIT_MS, "the other node lists it", || {
             process.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
         });
     }
@@ -242,7 +242,7 @@ fn a_start_fetches_what_the_store_got_last() {
     let mut options = Options::new(Io::best());
     options.env.push(("HEARTHFS_PREFETCH".to_owned(), "64MiB".to_owned()));
     let fresh = Node::start(&cluster.site, "fresh", Some(&cluster.store), options);
-    eventually(LIMIT_MS, "all is here", || {
+    eventually(LIMIT_MS, "all files are local", || {
         let blobs = fresh.status()["local"]["blobs"].as_u64().unwrap_or(0);
         if blobs >= 8 { Ok(()) } else { Err(format!("{blobs} blobs")) }
     });

@@ -245,7 +245,7 @@ fn p6_units_leave_what_came_in_the_place_of_a_member() {
         let (first, other) = (Program::start(), Program::start());
         make_dirs(kernel, &first, KEY);
         let published = |kernel: &mut Kernel<'_>, bytes: &[u8]| {
-            until(kernel, "what has long not been written", |kernel| {
+            until(kernel, "files without recent writes", |kernel| {
                 let program = Program::start();
                 !missing(kernel, &program, "triton/KEY/a")
                     && get(kernel, &program, "triton/KEY/a") == bytes

@@ -343,11 +343,11 @@ fn p6_units_without_a_marker_are_published_as_they_are() {
     put(kernel, &ends, "triton/ENDS/a", b"3");
     assert!(missing(kernel, &reader, "triton/ENDS/a"));
     std::fs::write(end, b"").unwrap();
-    until(kernel, "what a process wrote that has ended", |kernel| {
+    until(kernel, "the files of an ended process", |kernel| {
         !missing(kernel, &reader, "triton/ENDS/a")
     });
     assert!(missing(kernel, &reader, "triton/IDLE/a"), "the writer may continue");
-    until(kernel, "what a process wrote that has long written nothing", |kernel| {
+    until(kernel, "the files of an idle process", |kernel| {
         !missing(kernel, &reader, "triton/IDLE/a")
     });
     assert_eq!(get(kernel, &reader, "triton/IDLE/b"), b"2", "the whole unit at once");
