@@ -288,7 +288,7 @@ impl Node {
                 return;
             }
             let child = self.child.as_mut().must("a started daemon");
-            if let Some(status) = child.try_wait().must("look after a daemon") {
+            if let Some(status) = child.try_wait().must("poll a daemon") {
                 self.child = None;
                 panic!("node {} ended at its start: {status}\n{}", self.name, self.log_tail());
             }

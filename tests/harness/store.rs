@@ -233,7 +233,7 @@ impl Store {
     pub(crate) fn fail(&self) {
         match &self.0 {
             Kind::Dir(dir) => {
-                std::fs::rename(dir, away(dir)).must("take the store away");
+                std::fs::rename(dir, away(dir)).must("move the store away");
                 std::fs::write(dir, b"not a directory").must("put a file in its place");
             }
             Kind::S3(server) | Kind::Gcs(server) => server.down(),
@@ -246,7 +246,7 @@ impl Store {
     /// Makes a shared directory disappear, like an unmounted network disk: an empty one is left.
     pub(crate) fn vanish(&self) {
         let Kind::Dir(dir) = &self.0 else { panic!("only a directory vanishes") };
-        std::fs::rename(dir, away(dir)).must("take the store away");
+        std::fs::rename(dir, away(dir)).must("move the store away");
         std::fs::create_dir(dir).must("leave an empty directory");
     }
 

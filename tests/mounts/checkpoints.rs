@@ -66,7 +66,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     assert!(!written.is_empty(), "no checkpoint was written: {}", cluster.a.log());
     // A running node must have read what is removed; the grace time ensures that.
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
-    let latest = written.iter().map(|at| time_of(at)).max().must("there is one");
+    let latest = written.iter().map(|at| time_of(at)).max().must("a checkpoint");
     let covered = |at: &PathBuf| time_of(at) + BEFORE_MS < latest;
     let below: Vec<_> = cluster.store.objects_in("log").into_iter().filter(covered).collect();
     assert!(below.len() > COMMITS / 4, "{} commits are covered", below.len());

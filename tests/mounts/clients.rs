@@ -211,7 +211,7 @@ fn clients_jax_killed_writer() {
         let start = now();
         loop {
             let fresh = tree::texts(&dir).len() - before.len();
-            let ended = child.try_wait().must("look after JAX").is_some();
+            let ended = child.try_wait().must("poll JAX").is_some();
             if fresh >= 4 + round % 2 || ended || start.elapsed().as_secs() > 90 {
                 break;
             }

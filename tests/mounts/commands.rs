@@ -474,11 +474,11 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     kill_process(node.pid(), Signal::HUP).must("hang up");
     line("the configuration is not taken over");
     std::fs::write(&config, before).must("restore the configuration");
-    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("read after the change"), b"text");
     node.stop();
     let words = ["sh", "-c", "trap '' HUP; \"$@\"; exit $?", "sh"];
     let mut node = Node::start(&site, "b", Some(&store), Options::new(Io::best()).wrapped(&words));
     kill_process(node.pid(), Signal::HUP).must("hang up");
-    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("read after the change"), b"text");
     node.stop();
 }

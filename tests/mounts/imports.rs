@@ -146,11 +146,11 @@ fn commands_import_that_is_killed(io: Io) {
                 .filter(|number| mount.join(format!("triton/KEY{number}/__grp__k.json")).exists());
             kernels.count() >= published
         };
-        while !there() && child.try_wait().must("look after it").is_none() {
+        while !there() && child.try_wait().must("poll the child").is_none() {
             sleep_ms(1);
         }
         child.kill().must("kill it");
-        let status = wait(&mut child, LIMIT_MS).must("it is dead");
+        let status = wait(&mut child, LIMIT_MS).must("the end of the export");
         killed += u32::from(status.signal().is_some());
         usable(&cluster.a, &source);
         let wanted = with_times(&source);
@@ -372,7 +372,7 @@ fn commands_import_ends_with_its_mount() {
     import.args(["import", "--json"]).arg(&source).arg(&mount);
     let mut child = import.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().must("start");
     while !mount.join("numba").exists() && !mount.join("triton").exists() {
-        assert!(child.try_wait().must("look after it").is_none(), "the import ended too early");
+        assert!(child.try_wait().must("poll the child").is_none(), "the import ended too early");
         sleep_ms(1);
     }
     cluster.a.kill_only();

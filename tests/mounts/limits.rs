@@ -315,7 +315,7 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
         }
         taken + 4_009 > 16 << 20
     });
-    let refused = refused.must("a sum that is reached") + 1;
+    let refused = refused.must("a reachable sum") + 1;
     let path = node.at(format!("g{refused}"));
     process.put(&path, b"").must("put");
     assert_eq!(process.setxattr(&path, "user.most", &[1; 4_000], 0), Err(Errno::NOSPC));

@@ -205,7 +205,7 @@ fn live_files_with_readers_of_the_closed_version(io: Io) {
         writer.pwrite(fd, 0, &second).must("write");
         check("written");
         assert!(late.get(&path).must("read") == first, "a later reader");
-        assert!(writer.read(fd, 0, 20_000).must("read one's own") == second);
+        assert!(writer.read(fd, 0, 20_000).must("read own bytes") == second);
         writer.close(fd).must("close");
         assert!(late.get(&path).must("read") == second, "the next version");
         check("closed again");

@@ -56,9 +56,9 @@ fn lock_files_exclude_on_all_nodes_until_their_process_ends(io: Io) {
         }
         await_there(&cluster.a.at(name), false);
         await_there(&cluster.b.at(name), false);
-        let fd = other.open(&cluster.b.at(name), CREATE_NEW, 0o644).must("the next has it");
+        let fd = other.open(&cluster.b.at(name), CREATE_NEW, 0o644).must("the next makes it");
         other.close(fd).must("close");
-        other.unlink(&cluster.b.at(name)).must("give it back");
+        other.unlink(&cluster.b.at(name)).must("remove it");
         cluster.b.drain();
         await_there(&cluster.a.at(name), false);
     }
@@ -92,7 +92,7 @@ fn lock_files_that_others_have_made_since_stay() {
     let path = cluster.a.at(CLUSTER[0]);
     let (mut first, mut second) = (SyscallProcess::new(), SyscallProcess::new());
     first.put(&path, b"").must("the first makes it");
-    first.unlink(&path).must("and gives it back");
+    first.unlink(&path).must("the first removes it");
     second.put(&path, b"2").must("the second makes it");
     first.kill(Signal::KILL);
     // When this one is gone, the daemon has checked the locks.

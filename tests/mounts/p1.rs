@@ -168,7 +168,7 @@ pub(crate) fn half_written(cluster: &Cluster) {
     let path = cluster.a.at("half");
     let fd = process.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
     process.write(fd, &bytes[..2_000_000]).must("write half");
-    process.fsync(fd).must("even synced");
+    process.fsync(fd).must("sync");
     cluster.settle();
     sleep_ms(1_500);
     let there = std::fs::symlink_metadata(cluster.b.at("half"));

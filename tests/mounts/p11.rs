@@ -361,7 +361,7 @@ fn p11_expiry_while_a_node_is_away() {
     let gone = now();
     while now().duration_since(gone) < AGE + AGE / 2 {
         process.put(&b.at("replaced"), b"second version of replaced").must("put");
-        std::fs::read(b.at("kept")).must("read what is kept by use");
+        std::fs::read(b.at("kept")).must("read a file kept by use");
         sleep_ms(700);
     }
     b.drain();

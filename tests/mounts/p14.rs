@@ -501,7 +501,7 @@ fn p14_isolation_of_equal_content(io: Io) {
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));
             // Properties of one of two equal entries do not apply to the other.
             world.b.make(&of_b, 0o666, &bytes).must("B publishes the same again");
-            world.b.chmod(&of_b, 0o666).must("B opens its own to all");
+            world.b.chmod(&of_b, 0o666).must("B opens its file to all");
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));
             if world.b.get(&of_a) != Err(Errno::ACCESS) {
                 faults.push(format!("{when}: B reads A's entry"));

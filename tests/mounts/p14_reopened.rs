@@ -99,7 +99,7 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
             let fd = world.b.open(&path, OFlags::RDONLY, 0).must("B opens its file");
             let writing = world.a.open(&tmp, flags, 0o600).must("A creates");
             world.a.write(writing, first).must("A writes");
-            world.a.rename(&tmp, &path).must("A renames what it writes");
+            world.a.rename(&tmp, &path).must("A renames the file that it writes");
             for _ in 0..2 {
                 if let Ok(Some(read)) = act(&mut world.b, &SyscallProcess::proc_path(fd))
                     && read.starts_with(&SECRET[..8])
@@ -154,7 +154,7 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
             precious.push((name, Entry::of(&mut world.root, &path)));
             let writing = a.open(&tmp, flags, 0o600).must("A creates");
             a.write(writing, SECRET).must("A writes");
-            a.rename(&tmp, &path).must("A renames what it writes");
+            a.rename(&tmp, &path).must("A renames the file that it writes");
             act(&mut a, writing).must(format_args!("{when}: A changes its own file"));
             let own = a.fstat(writing).must("A looks at its own file");
             assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: the owner of the file");

@@ -365,7 +365,7 @@ fn p15_own_node_at_once_for_lost_bytes(io: Io) {
         assert_eq!(after, [Err(Errno::NOENT); 2], "{}: stat after the open", name(k));
         assert!(!path.exists(), "exists() after the open");
         assert!(!other.list(&cluster.b.mount).must("list").contains(&name(k)), "listed");
-        let fd = other.open(&path, CREATE_NEW, 0o644).must("create what was lost");
+        let fd = other.open(&path, CREATE_NEW, 0o644).must("create the lost file");
         other.write(fd, b"compiled again").must("write");
         other.close(fd).must("close");
         assert_eq!(reader.get(&path), Ok(b"compiled again".to_vec()));

@@ -217,9 +217,9 @@ in_both_modes!(p2_killed_writer_before_its_rename);
 fn write_and_die(child: Pid, fd: i64, end: usize) {
     let said = |file: &str| {
         std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
-            .must("look at a child")
+            .must("poll a child")
     };
-    kill_process(child, Signal::USR1).must("let a child write");
+    kill_process(child, Signal::USR1).must("signal the child");
     eventually(5_000, "the child has written", || {
         let text = said(&format!("fdinfo/{fd}"));
         let place = text.lines().find_map(|line| line.strip_prefix("pos:")).unwrap_or_default();

@@ -104,9 +104,9 @@ fn everything_arrives(cluster: &Cluster) {
         all.contains_key(Path::new("moved-0")) && all.contains_key(Path::new("dir-0")),
         "{all:?}"
     );
-    let read = std::fs::read(cluster.b.at("cold-0")).must("what was a miss is there again");
+    let read = std::fs::read(cluster.b.at("cold-0")).must("the miss is served again");
     assert!(read == bytes(0, 1_500_000));
-    let read = std::fs::read(cluster.a.at("cold-3")).must("what was written meanwhile");
+    let read = std::fs::read(cluster.a.at("cold-3")).must("content written meanwhile");
     assert!(read == bytes(7, 9_000));
 }
 
@@ -247,13 +247,14 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
         if cluster.store.throttlings() > 0 { Ok(()) } else { Err("no request".to_owned()) }
     });
     for k in 1..6 {
-        let read = std::fs::read(cluster.b.at(format!("large-{k}"))).must("what lies elsewhere");
+        let read =
+            std::fs::read(cluster.b.at(format!("large-{k}"))).must("content of the other node");
         assert!(read == bytes(k, 1_500_000));
     }
     let healed = now();
     cluster.store.heal();
     let (read, ended) = waiting.join().must("the reader ends");
-    assert!(read.must("what was throttled") == bytes(0, 1_500_000));
+    assert!(read.must("the throttled content") == bytes(0, 1_500_000));
     assert!(ended >= healed, "the read has waited for the store");
 }
 

@@ -69,7 +69,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     // The daemon dies and restarts in between, and then finds no directory at all.
     cluster.a.kill_only();
     assert!(is_empty(&cluster.store.objects()), "nothing is written there");
-    std::fs::remove_dir(cluster.store.objects()).must("take the empty one away");
+    std::fs::remove_dir(cluster.store.objects()).must("remove the empty directory");
     cluster.a.up();
     reads(&cluster.a, "old", 0..12);
     reads(&cluster.a, "mine", 0..5);
@@ -255,6 +255,6 @@ fn place_of_a_new_store_is_said() {
     let (store, away) = (site.path().join("store"), site.path().join("away"));
     std::fs::rename(&store, &away).must("the share goes");
     says("cannot be used now");
-    std::fs::rename(&away, &store).must("and comes back");
+    std::fs::rename(&away, &store).must("the share comes back");
     assert!(!says("mounted at").contains("cannot be used"));
 }

@@ -190,7 +190,7 @@ fn service_restart_of_two_at_one_place() {
         let (name, child) = &mut rivals[loser];
         assert_ne!(child.wait().must("its status").code(), Some(0), "round {round}");
         let said = std::fs::read_to_string(site.path().join(format!("{name}.out")));
-        let said = said.must("read what it said");
+        let said = said.must("read the output");
         let named = said.contains("another hearthfs daemon of user")
             || said.contains("the control socket of its daemon is not where it should be");
         assert!(named, "round {round}: {said}");
