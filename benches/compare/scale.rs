@@ -255,7 +255,7 @@ impl Rows<'_> {
                 break since();
             }
             if since() > KNOWN_MAX {
-                bail!("{how}: {entries:?} entries are known of {}", self.total);
+                bail!("{how}: {entries:?} of {} entries are visible", self.total);
             }
             sleep_ms(20);
         };

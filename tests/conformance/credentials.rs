@@ -100,7 +100,7 @@ fn service(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (String, 
                 }
             }
             let (status, body) = answer(&text);
-            noted.lock().expect("no thread panics with it").push(text);
+            noted.lock().expect("no thread panics with the lock").push(text);
             let answer = format!(
                 "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
@@ -175,7 +175,7 @@ fn credentials_of_a_google_service_account_are_used_and_followed() {
         write_key(&file, "first");
         remote.check().await.expect("the right key is used");
         // The key is rotated: first the old one is no longer accepted, then the new one is there.
-        *accepted.lock().expect("no thread panics with it") = Some("second".to_owned());
+        *accepted.lock().expect("no thread panics with the lock") = Some("second".to_owned());
         let put = remote.put_commit(&commit(1), Bytes::from_static(b"x")).await;
         assert_eq!(put.expect_err("rotated").kind(), Kind::Denied);
         assert!(
@@ -314,14 +314,14 @@ fn credentials_of_azure_identities_are_fetched_and_shown() {
             assert_eq!(remote.check().await.expect_err("403").kind(), Kind::Denied);
             std::fs::write(&file, "federated-1").expect("written");
         });
-        let asked = std::mem::take(&mut *asked.lock().expect("no thread panics with it"));
+        let asked = std::mem::take(&mut *asked.lock().expect("no thread panics with the lock"));
         for word in wanted {
             assert!(asked[0].contains(word), "{word}: {asked:?}");
         }
         if wanted.contains(&"client_assertion=federated-1") {
             assert!(asked.last().expect("asked").contains("federated-2"), "{asked:?}");
         }
-        let shown = std::mem::take(&mut *shown.lock().expect("no thread panics with it"));
+        let shown = std::mem::take(&mut *shown.lock().expect("no thread panics with the lock"));
         assert!(
             shown.iter().all(|request| request.contains("authorization: Bearer the-token")),
             "{shown:?}"

@@ -495,7 +495,7 @@ fn watch(name: String, mount: PathBuf, daemon: Arc<AtomicI32>) -> SyncSender<()>
         if waited != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        say(format_args!("node {name} lived longer than {LIFE_MS} ms and is killed"));
+        say(format_args!("node {name} ran longer than {LIFE_MS} ms and is killed"));
         if let Some(pid) = Pid::from_raw(daemon.load(Ordering::Relaxed)) {
             let _ = kill_process(pid, Signal::KILL);
         }

@@ -248,7 +248,7 @@ fn commands_run_sets_the_variables_and_passes_the_rest_on() {
     }
     assert_eq!(value("TRITON_CACHE_DIR").as_deref(), Some("/set/by/the/user"));
     assert!(!said.err.trim().is_empty(), "a summary on stderr");
-    assert!(!is_mounted(mount.as_ref()), "run unmounts what it mounted");
+    assert!(!is_mounted(mount.as_ref()), "run unmounts its mount");
 
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
         let said = run(&mut run_command(&site, &mount, &store, &["sh", "-c", script]), LIMIT_MS);

@@ -215,7 +215,7 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
         let done = BY_DESCRIPTOR[*k].1(&mut world.b, *fd);
         let read = world.b.read(*fd, 0, 200);
         if read.as_deref().is_ok_and(|read| read.starts_with(&SECRET[..8])) {
-            faults.push(format!("{when} ({done:?}): B reads what is A's"));
+            faults.push(format!("{when} ({done:?}): B reads A's content"));
         }
         // The result of a close of a file that lost its name is unspecified; its effect on the name is not.
         let _ = world.b.close(*fd);
@@ -386,7 +386,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
             if let Ok(Some(read)) = &held.result
                 && read.starts_with(&SECRET[..8])
             {
-                faults.push(format!("{what}: B read what is A's"));
+                faults.push(format!("{what}: B read A's content"));
             }
             precious.push((name, before));
             results.push(format!("{way}-{k} {what}: {:?}", held.result.err()));
@@ -400,7 +400,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     }
     world.check_both(&precious, &mut faults);
     if !faults.is_empty() {
-        faults.push(format!("B was told: {}", results.join(", ")));
+        faults.push(format!("the answers to B: {}", results.join(", ")));
     }
     assert_none(&faults);
 }

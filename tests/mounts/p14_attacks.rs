@@ -424,7 +424,7 @@ fn p14_isolation_from_user_namespaces(io: Io) {
         let given = stage.b.chown(&own, Some(A.uid), None);
         stage.note("chown to another", given);
         let seen = stage.b.stat(&own).map(|stat| (stat.uid, stat.gid));
-        stage.log.push(format!("one's own file is {seen:?}"));
+        stage.log.push(format!("its own file is {seen:?}"));
     });
 }
 in_both_modes!(p14_isolation_from_user_namespaces);

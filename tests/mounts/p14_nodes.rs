@@ -111,7 +111,7 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
         if let Ok(Some(read)) = &held.result
             && is_as(read)
         {
-            faults.push(format!("{what}: B read what is A's"));
+            faults.push(format!("{what}: B read A's content"));
         }
         let entry = format!("{name}/entry");
         let found = Entry::of(&mut world.root, &world.cluster.a.at(&entry));
@@ -182,7 +182,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
         if let Ok(Some(read)) = &done
             && is_as(read)
         {
-            faults.push(format!("{when}: B read what is A's"));
+            faults.push(format!("{when}: B read A's content"));
         }
         let listed = b.list(&from);
         if listed.as_ref().is_ok_and(|names| !names.is_empty()) {
@@ -263,7 +263,7 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
             let stat = world.root.lstat(&on_a);
             let owner = stat.as_ref().map(|stat| stat.uid);
             if owner != Ok(A.uid) {
-                faults.push(format!("{when}: then it is {stat:?}"));
+                faults.push(format!("{when}: found {stat:?}"));
             }
             let entry = if kind == "directory" { format!("{name}/entry") } else { name };
             if kind != "link" {
@@ -277,7 +277,7 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     }
     world.check_both(&precious, &mut faults);
     if !faults.is_empty() {
-        faults.push(format!("B was told: {}", told.join(", ")));
+        faults.push(format!("the answers to B: {}", told.join(", ")));
     }
     assert_none(&faults);
 }

@@ -59,12 +59,12 @@ fn p14_isolation_of_path_descriptors(io: Io) {
                     Ok(read) => read.as_deref() == Some(OWN),
                 };
                 if what == "open to read" && !fine {
-                    faults.push(format!("{when}: B was told {result:?}"));
+                    faults.push(format!("{when}: the answer to B was {result:?}"));
                 }
                 if let Ok(Some(read)) = result
                     && read.starts_with(&SECRET[..8])
                 {
-                    faults.push(format!("{when}: B read what is A's"));
+                    faults.push(format!("{when}: B read A's content"));
                 }
             }
             world.b.close(fd).must("B closes");
@@ -104,7 +104,7 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
                 if let Ok(Some(read)) = act(&mut world.b, &SyscallProcess::proc_path(fd))
                     && read.starts_with(&SECRET[..8])
                 {
-                    faults.push(format!("{when}: B read what is A's"));
+                    faults.push(format!("{when}: B read A's content"));
                 }
             }
             world.a.write(writing, rest).must("A writes the rest");

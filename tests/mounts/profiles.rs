@@ -114,7 +114,7 @@ fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
     let compiled = zstd::encode_all(&compiled[..], 1).must("compress");
     // A writer that vanishes after its second megabyte, as was observed with JAX.
     let cut = compiled.len() - 100_000;
-    assert!(cut > 1 << 20, "larger than what is kept in memory");
+    assert!(cut > 1 << 20, "larger than the part kept in memory");
     vec![
         ("jax/jit_f-0-cache", compiled, cut),
         ("inductor/ab/kernel.so", program.clone(), end - 1),

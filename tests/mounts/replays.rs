@@ -89,7 +89,7 @@ fn clients_nnscaler_replay(io: Io) {
     }
     for (rank, mut reader) in readers.into_iter().enumerate() {
         let status = wait(&mut reader, 60_000).must("a reader ends");
-        assert!(status.success(), "rank {rank} did not import what was generated: {status}");
+        assert!(status.success(), "rank {rank} did not import the generated code: {status}");
     }
     let mut again = replay(&cluster, "nnscaler_replay.py", &[text(&on_b), "4"]).must("python");
     assert_eq!(run(&mut again, LIMIT_MS).good().trim(), "REUSED");

@@ -184,7 +184,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
             "the gap is checked under the lock"
         );
         for (key, bytes) in keys[1..3].iter().zip(bytes) {
-            assert!(b.engine.ledger().is_partial(), "partial before {key} is there");
+            assert!(b.engine.ledger().is_partial(), "partial before {key} exists");
             b.engine.ledger().save().unwrap();
             b = world.node_at(b.crash());
             world.store.overwrite(key, bytes).await;

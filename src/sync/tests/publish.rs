@@ -341,7 +341,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
                 a.commit().await;
             }
             publisher.commit(second).await;
-            assert!(gone >= 4, "packs and blobs went: {gone}");
+            assert!(gone >= 4, "enough packs and blobs are lost: {gone}");
             let fresh = world.caught_up().await;
             for (n, size) in (0..).zip(sizes) {
                 for (name, seed) in [("reused", n), ("new", n + 10)] {
