@@ -46,7 +46,7 @@ impl KnownStore {
 
     /// Returns the identity of the store.
     pub fn store(&self) -> StoreId {
-        self.store.parse().expect("the identity was checked before")
+        self.store.parse().expect("it was parsed or formatted as an identity")
     }
 
     /// Returns what the format object said, if that is kept.
