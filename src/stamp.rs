@@ -147,7 +147,11 @@ mod tests {
         let latest = Stamp { ms: 2000, counter: 4, node: NodeId(9) };
         clock.next(1000);
         clock.come_back(1000, None);
-        assert_eq!((clock.next(1000).ms, clock.next(1000).counter), (1000, 2), "it was not ahead");
+        assert_eq!(
+            (clock.next(1000).ms, clock.next(1000).counter),
+            (1000, 2),
+            "the clock was not ahead"
+        );
         clock.next(MAX_AHEAD_MS * 3);
         assert!(clock.next(1000).ms > MAX_AHEAD_MS);
         clock.come_back(1000, Some(latest));

@@ -76,7 +76,7 @@ impl Bench {
         let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
         let ready = lines.by_ref().map_while(Result::ok).any(|l| l.contains("fake is ready"));
         let fake = FakeMount { child, _lines: lines, point: self.path("mnt") };
-        assert!(ready, "the fake did not come up");
+        assert!(ready, "the fake mount did not start");
         Some(fake)
     }
 }
@@ -182,7 +182,7 @@ fn bad_configuration_is_refused_before_anything_is_changed() {
             refuses(&bench, &[command, options, tail].concat(), 2, words);
         }
     }
-    let left: Vec<_> = std::fs::read_dir(bench.path("run")).expect("there").collect();
+    let left: Vec<_> = std::fs::read_dir(bench.path("run")).expect("readable").collect();
     assert!(left.is_empty(), "{left:?}");
     assert!(!bench.path("home/.hearthfs").exists());
 }
@@ -225,7 +225,7 @@ fn a_disk_without_room_is_refused() {
     // An existing cache is served even on a full disk.
     std::fs::create_dir_all(small.join("c/v1")).expect("mkdir");
     let again = bench.output(&args);
-    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("ours");
+    rustix::mount::unmount(&small, rustix::mount::UnmountFlags::DETACH).expect("unmount");
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert!(err(&output).contains("1.0 MiB free, and at least 16.0 MiB"), "{}", err(&output));
     assert_eq!(again.status.code(), Some(0), "{}", err(&again));
@@ -316,7 +316,7 @@ fn a_mount_is_shown_drained_and_unmounted() {
     assert!(unmounted.status.success(), "{}", err(&unmounted));
     assert!(!fake.is_mounted());
     assert!(
-        fake.child.try_wait().expect("ours").is_some(),
+        fake.child.try_wait().expect("our child").is_some(),
         "unmount returns when the daemon is gone"
     );
     refuses(&bench, &["unmount", "mnt"], 3, &["is not a hearthfs mount"]);
@@ -340,8 +340,8 @@ fn a_busy_mount_stays() {
     let mut holder =
         Command::new("sleep").arg("60").current_dir(bench.path("mnt")).spawn().expect("sleep");
     refuses(&bench, &["unmount", "mnt"], 1, &["is in use", "fuser -vm"]);
-    holder.kill().expect("ours");
-    holder.wait().expect("ours");
+    holder.kill().expect("our child");
+    holder.wait().expect("our child");
     assert!(fake.is_mounted());
 }
 
@@ -351,11 +351,11 @@ fn what_a_dead_daemon_left_is_recognised_and_taken_away() {
     let Some(mut fake) = bench.fake("what_a_dead_daemon_left_is_recognised_and_taken_away") else {
         return;
     };
-    fake.child.kill().expect("ours");
-    fake.child.wait().expect("ours");
+    fake.child.kill().expect("our child");
+    fake.child.wait().expect("our child");
     assert!(fake.is_mounted());
     refuses(&bench, &["status", "mnt"], 3, &["dead"]);
-    assert!(out(&bench.output(&["status"])).is_empty(), "the dead are not listed");
+    assert!(out(&bench.output(&["status"])).is_empty(), "dead mounts are not listed");
     // Refused for another reason: the stale mount is still there.
     refuses(&bench, &["mount", "mnt", "--cache-dir", "mnt/c"], 2, &["inside the mount"]);
     assert!(fake.is_mounted());
@@ -416,7 +416,7 @@ fn run_passes_signals_to_its_command() {
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
-        lines.read_line(&mut line).expect("the command is up");
+        lines.read_line(&mut line).expect("the command has started");
         kill_process(Pid::from_child(&child), signal).expect("sent");
         let output = child.wait_with_output().expect("ended");
         assert_eq!(output.status.code(), Some(7), "{name}: {}", err(&output));
@@ -476,14 +476,14 @@ fn init_makes_a_store_once_and_says_which() {
     let again = bench.output(&["init", &url]);
     assert_eq!(again.status.code(), Some(0), "{again:?}");
     assert!(out(&again).contains("is a store already"), "{again:?}");
-    assert_eq!(id(&out(&again)), id(&said), "it is the same");
+    assert_eq!(id(&out(&again)), id(&said), "the same store");
     let old = "9c41d2a07be83f15";
     for _ in 0..2 {
         let told = bench.output(&["init", &url, "--replaces", old]);
         assert_eq!(told.status.code(), Some(0), "{told:?}");
         assert!(out(&told).contains(&format!("know the store {old} move")), "{told:?}");
     }
-    let format = std::fs::read_to_string(bench.path("store/hearthfs.json")).expect("there");
+    let format = std::fs::read_to_string(bench.path("store/hearthfs.json")).expect("readable");
     assert_eq!(format.matches(old).count(), 1, "{format}");
     assert!(format.contains(&id(&said)), "{format}");
 }

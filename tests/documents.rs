@@ -99,7 +99,7 @@ fn every_test_that_semantics_names_exists() {
     let named: Vec<&str> = quoted(&text).filter(|word| is_test_name(word)).collect();
     assert!(named.len() > 40, "only {} tests are named", named.len());
     let missing: Vec<&&str> = named.iter().filter(|name| !known.contains(**name)).collect();
-    assert!(missing.is_empty(), "named in docs/semantics.md, but not there: {missing:?}");
+    assert!(missing.is_empty(), "named in docs/semantics.md, but missing: {missing:?}");
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn links_lead_to_files_and_headings() {
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let file = if file.is_empty() { document.clone() } else { dir.join(file) };
             let there = Path::new(ROOT).join(&file);
-            assert!(there.exists(), "{shown} links to {target}, which is not there");
+            assert!(there.exists(), "{shown} links to {target}, which does not exist");
             if !heading.is_empty() {
                 let there = read(&file);
                 let mut headings = there.lines().filter(|line| line.starts_with('#'));

@@ -99,21 +99,30 @@ fn s3_twice_is_once_and_foreign_rules_stay_byte_for_byte() {
         &["no lifecycle rule of the bucket is for s3://bkt/team", "lifecycle apply s3://bkt/team"],
     );
     let plan = bench.says(&["plan", S3], 0, &["no rule of ours, 2 rules of others", "30 days"]);
-    assert_eq!(bucket.state().count("PUT"), 0, "neither writes");
+    assert_eq!(bucket.state().count("PUT"), 0, "neither command writes");
     bench.says(&["apply", S3], 0, &["for an expiry of 30d are written", "hearthfs.json is made"]);
     let applied = bucket.state().xml.clone().expect("rules");
-    assert_eq!(plan.out, format!("{applied}\n"), "what was planned was sent");
-    let (start, end) = FOREIGN.split_at(FOREIGN.rfind("</LifecycleConfiguration>").expect("there"));
+    assert_eq!(plan.out, format!("{applied}\n"), "the plan was sent");
+    let (start, end) =
+        FOREIGN.split_at(FOREIGN.rfind("</LifecycleConfiguration>").expect("an end"));
     assert!(applied.starts_with(start) && applied.ends_with(end), "{applied}");
     assert_eq!(applied.matches("<Days>30</Days>").count(), 5, "{applied}");
-    assert_eq!(bucket.state().sizes.as_deref(), Some("varies_by_storage_class"), "kept too");
+    assert_eq!(
+        bucket.state().sizes.as_deref(),
+        Some("varies_by_storage_class"),
+        "the sizes are kept"
+    );
     let puts = bucket.state().count("PUT");
     bench.says(&["apply", S3], 0, &["nothing was written", "declares an expiry of 30d already"]);
     assert_eq!(bucket.state().count("PUT"), puts, "the second sends no write");
     assert_eq!(bucket.state().xml.as_ref(), Some(&applied));
     bench.says(&["verify", S3], 0, &["the rules agree with an expiry of 30d"]);
     bench.says(&["remove", S3], 0, &["the rules of hearthfs are removed"]);
-    assert_eq!(bucket.state().xml.as_deref(), Some(FOREIGN), "as it was, to the byte");
+    assert_eq!(
+        bucket.state().xml.as_deref(),
+        Some(FOREIGN),
+        "the original document, byte for byte"
+    );
     bench.says(&["remove", S3], 0, &["there was no rule of hearthfs"]);
 }
 
@@ -272,7 +281,7 @@ fn s3_a_write_is_repeated_only_on_what_is_there() {
     let (get, put) = ("GET /bkt?lifecycle", "PUT /bkt?lifecycle");
     bucket.trouble(put, Trouble::LostReply);
     bench.says(&["apply", S3], 0, &["are written"]);
-    assert_eq!(bucket.state().count(put), 1, "it was carried out");
+    assert_eq!(bucket.state().count(put), 1, "the request was carried out");
     bench.says(&["remove", S3], 0, &["removed"]);
     bucket.trouble(put, Trouble::Refused(503, "SlowDown"));
     bucket.trouble(get, Trouble::Meanwhile(|_| {}));
@@ -378,7 +387,7 @@ fn other_expiries_of_one_prefix_are_named_and_brought_up_to_date() {
         0,
         &["declares an expiry of 30d now, and 7d before"],
     );
-    assert!(!set.err.contains("warning"), "longer is no danger: {}", set.err);
+    assert!(!set.err.contains("warning"), "a longer age is no danger: {}", set.err);
     let new: Value = serde_json::from_slice(&object()).expect("JSON");
     old["expiry"] = "30d".into();
     assert_eq!(new, old);
@@ -439,7 +448,7 @@ fn directories_and_azure_have_no_rules_to_write() {
     ] {
         bench.says(&[word, &url], 0, &[says]);
     }
-    let object = std::fs::read_to_string(store.join("hearthfs.json")).expect("there");
+    let object = std::fs::read_to_string(store.join("hearthfs.json")).expect("readable");
     assert!(object.contains("\"expiry\":\"30d\""), "{object}");
     bench.says(
         &["apply", &url, "--expiry", "never"],

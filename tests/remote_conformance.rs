@@ -128,7 +128,7 @@ fn an_outage_of_a_server_is_short_and_noticed_once() {
             assert!(took < limit, "{trouble}: {took:?}");
             assert!(matches!(remote.health(), Health::Down { .. }), "{trouble}");
             switch(false);
-            let body = remote.background().get_commit(&commit(1)).await.expect("it is back");
+            let body = remote.background().get_commit(&commit(1)).await.expect("the store is back");
             assert_eq!(body, "x");
             assert_eq!(remote.health(), Health::Up);
         }
@@ -189,7 +189,7 @@ fn uploads_that_fail_leave_no_parts_behind() {
         let raw = noise(7, 40 << 20);
         let wrong = Digest::of(b"something else");
         let put = remote.put_blob(&wrong, file_of(&raw), raw.len() as u64).await;
-        assert_eq!(put.expect_err("not its digest").kind(), Kind::Corrupt);
+        assert_eq!(put.expect_err("a wrong digest").kind(), Kind::Corrupt);
         let digest = Digest::of(&raw);
         server.faults.latency(Duration::from_millis(30));
         let put = remote.put_blob(&digest, file_of(&raw), raw.len() as u64);
@@ -209,6 +209,6 @@ fn uploads_that_fail_leave_no_parts_behind() {
         assert_eq!(parts(), 0);
         let file = tempfile::tempfile().expect("a file");
         let got = remote.get_blob(&digest, raw.len() as u64, file).await;
-        assert_eq!(got.expect_err("nothing appeared").kind(), Kind::NotFound);
+        assert_eq!(got.expect_err("no object").kind(), Kind::NotFound);
     });
 }

@@ -202,7 +202,7 @@ impl Across<'_> {
                 let closed = now();
                 while std::fs::metadata(&there).is_err() {
                     if now().saturating_sub(closed) > SEEN_MAX {
-                        bail!("{name} is not seen on the other node");
+                        bail!("{name} is not visible on the other node");
                     }
                     sleep_ms(1);
                 }

@@ -194,7 +194,7 @@ impl<'a> Bulk<'a> {
         runtime.shutdown_timeout(Duration::from_secs(1));
         std::fs::remove_dir_all(&into)?;
         if members != self.set.files {
-            bail!("the packs hold {members} contents, and not {}", self.set.files);
+            bail!("{members} contents in the packs instead of {}", self.set.files);
         }
         Ok(took)
     }
@@ -235,7 +235,7 @@ impl<'a> Bulk<'a> {
         let mut node = self.node(&format!("reader-{number}"))?;
         while node.status()?["entries"].as_u64().unwrap_or(0) < self.set.files as u64 {
             if now().saturating_sub(begun) > KNOWN_MAX {
-                bail!("the node does not learn of all entries\n{}", node.log_tail());
+                bail!("the node does not list all entries\n{}", node.log_tail());
             }
             sleep_ms(2);
         }

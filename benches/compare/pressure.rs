@@ -74,7 +74,7 @@ fn name(n: usize) -> String {
 fn bytes_read(node: &Node, bodies: &Bodies, table: &mut Table, report: &mut Report) -> Result<()> {
     let dir = node.mount().join("read");
     std::fs::create_dir(&dir)?;
-    let pid = node.pid().context("the daemon runs")?;
+    let pid = node.pid().context("the daemon is not running")?;
     let before = read_by(pid)?;
     let mut written = 0;
     for n in 0..READ_FILES {

@@ -141,7 +141,7 @@ fn made(base: &Path, total: usize, table: &mut Table, report: &mut Report) -> Re
     let mut rows = Rows { total, table, report };
     let mut node = rows.fresh_node(base, "made", &store)?;
     if node.read_checkpoint() {
-        bail!("no node has written a checkpoint, and the first node has read one");
+        bail!("the first node read a checkpoint before any was written");
     }
     // Ending the node writes a checkpoint.
     node.stop()?;
@@ -244,7 +244,7 @@ impl Rows<'_> {
         let last = node.mount().join(name(self.total - 1));
         while std::fs::metadata(&last).is_err() {
             if since() > KNOWN_MAX {
-                bail!("{how}: the last entry is not known after {:?}", since());
+                bail!("{how}: the last entry is not visible after {:?}", since());
             }
             sleep_ms(2);
         }
@@ -255,7 +255,7 @@ impl Rows<'_> {
                 break since();
             }
             if since() > KNOWN_MAX {
-                bail!("{how}: {entries:?} entries are known of {}", self.total);
+                bail!("{how}: {entries:?} of {} entries are visible", self.total);
             }
             sleep_ms(20);
         };

@@ -153,8 +153,8 @@ impl Floor {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().context("start the floor")?;
         clock::watch(Pid::from_child(&child));
-        let stdin = child.stdin.take().context("its stdin")?;
-        let stdout = BufReader::new(child.stdout.take().context("its stdout")?);
+        let stdin = child.stdin.take().context("no stdin")?;
+        let stdout = BufReader::new(child.stdout.take().context("no stdout")?);
         self.served = Some((child, stdin, stdout));
         // The first answer shows that it is mounted.
         self.counters()?;
@@ -165,12 +165,13 @@ impl Floor {
     }
 
     fn counters(&mut self) -> Result<BTreeMap<String, u64>> {
-        let (_, stdin, stdout) = self.served.as_mut().context("the floor does not run")?;
+        let (_, stdin, stdout) = self.served.as_mut().context("the floor is not running")?;
         stdin.write_all(b"count\n")?;
         stdin.flush()?;
         let mut line = String::new();
         stdout.read_line(&mut line)?;
-        let requests = line.trim().parse().with_context(|| format!("the floor said {line:?}"))?;
+        let requests =
+            line.trim().parse().with_context(|| format!("the floor answered {line:?}"))?;
         Ok(BTreeMap::from([("all".to_owned(), requests)]))
     }
 

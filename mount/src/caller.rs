@@ -306,7 +306,10 @@ mod tests {
         let own = process::own_id();
         let started = tasks.started(own).unwrap();
         assert!(tasks.watch_again(own, started).is_some());
-        assert!(tasks.watch_again(own, started + 1).is_none(), "another had the number before");
+        assert!(
+            tasks.watch_again(own, started + 1).is_none(),
+            "another task had this number before"
+        );
         assert!(tasks.watch_again(0, started).is_none());
     }
 
@@ -339,10 +342,10 @@ mod tests {
         while !has_no_memory(thread) {
             std::thread::yield_now();
         }
-        assert!(tasks.has_no_memory(thread), "by the file that was opened while it lived");
+        assert!(tasks.has_no_memory(thread), "the file from its lifetime is read");
         assert!(tasks.is_dying(thread));
         child.wait().unwrap();
-        assert!(!tasks.has_no_memory(thread), "it is gone, and its file with it");
+        assert!(!tasks.has_no_memory(thread), "the task and its file are gone");
         let slot = tasks.sizes[thread as usize % SIZES_MAX].lock().unwrap();
         assert!(slot.is_none());
     }
@@ -360,7 +363,7 @@ mod tests {
         assert!(!tasks.has_no_memory(own));
         let slot = tasks.sizes[own as usize % SIZES_MAX].lock().unwrap();
         let sizes = slot.as_ref().unwrap();
-        assert!(!is_without_memory(&sizes.file).unwrap(), "the file was opened anew");
+        assert!(!is_without_memory(&sizes.file).unwrap(), "the file was opened again");
     }
 
     #[test]

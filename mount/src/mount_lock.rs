@@ -162,7 +162,11 @@ mod tests {
         let (dir, user) = (base.path().join("turns"), process::effective_user());
         open_directory(&dir, user).unwrap();
         open_directory(&dir, user).unwrap();
-        assert_eq!(open_directory(&dir, user + 1).unwrap_err(), Errno::PERM, "another user's");
+        assert_eq!(
+            open_directory(&dir, user + 1).unwrap_err(),
+            Errno::PERM,
+            "another user's directory"
+        );
         let link = base.path().join("link");
         symlink(&dir, &link).unwrap();
         assert!(open_directory(&link, user).is_err(), "a link");

@@ -97,7 +97,7 @@ mod tests {
         }
         line.extend_from_slice(b" 15\n");
         assert_eq!(Stat::parse(&line), Some(Stat { flags: 4_195_328, started: 22, exit_code: 15 }));
-        assert_eq!(4_195_328, 0x40_0400, "one of the two bits is that of a signal");
+        assert_eq!(4_195_328, 0x40_0400, "one of the two bits belongs to a signal");
         assert_eq!(Stat::parse(b"7 (x"), None);
         assert_eq!(Stat::parse(b"7 (x) S 1"), None);
     }

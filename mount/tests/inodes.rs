@@ -87,7 +87,7 @@ fn a_truncating_open_leads_to_another_inode() {
             let mut body = Vec::new();
             (&reader).read_to_end(&mut body).unwrap();
             assert_eq!(body, vec![before; 9000], "the open file keeps its version");
-            assert_eq!(shared.bytes(), vec![before; 9000], "and so does a mapping");
+            assert_eq!(shared.bytes(), vec![before; 9000], "a mapping keeps its version");
             assert_eq!(private.bytes(), vec![before; 9000]);
             assert_eq!(fs::read(&path).unwrap(), vec![b'0' + round; 4000]);
             // As long as the next round's first read.

@@ -318,12 +318,12 @@ fn changes_from_elsewhere_are_pushed() {
     };
     assert!(!m.path("f").exists());
     m.shelf.create_behind("f");
-    assert!(!m.path("f").exists(), "the kernel still believes that it is missing");
+    assert!(!m.path("f").exists(), "the kernel caches the miss");
     push("f");
     assert!(m.path("f").exists());
     let open = File::open(m.path("f")).unwrap();
     m.shelf.remove_behind("f");
-    assert!(m.path("f").exists(), "the kernel still believes that it is there");
+    assert!(m.path("f").exists(), "the kernel caches the entry");
     push("f");
     assert!(!m.path("f").exists());
     drop(open);

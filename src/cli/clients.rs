@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(all.get("CCACHE_BASEDIR").map(String::as_str), Some("/src"));
         assert!(!all.contains_key("GOCACHE"));
         let mine = planned_by(&profiles, &[("CCACHE_DIR", "/own")], false);
-        assert!(!mine.contains_key("CCACHE_BASEDIR"), "it goes with the directory");
+        assert!(!mine.contains_key("CCACHE_BASEDIR"), "no CCACHE_BASEDIR for an own directory");
     }
 
     #[test]
@@ -179,7 +179,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let profiles = Profiles::default();
         let asked = |set: bool| why_nothing(&profiles, dir.path(), |_| set);
-        assert_eq!(asked(false), None, "no JAX was here");
+        assert_eq!(asked(false), None, "no hint without a JAX directory");
         std::fs::create_dir(dir.path().join("jax")).expect("mkdir");
         let said = asked(false).expect("a hint");
         for word in
@@ -187,7 +187,7 @@ mod tests {
         {
             assert!(said.contains(word), "{said}");
         }
-        assert_eq!(asked(true), None, "it is set already");
+        assert_eq!(asked(true), None, "no hint when the variable is set");
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
         let (asked, rest) =
             text.split_once("|| _hearthfs_dirs=\n").expect("the end of the question");
         let (_, dirs) = asked.split_once("\"$_hearthfs\" ").expect("the directories");
-        let (dirs, _) = dirs.split_once(" &\n").expect("their end");
+        let (dirs, _) = dirs.split_once(" &\n").expect("the end of the directories");
         let script = format!("_hearthfs=/m\n_hearthfs_dirs=' {dirs} '\n{rest}\nenv");
         let mut shell = std::process::Command::new("sh");
         shell.env_clear().envs(set.iter().copied()).args(["-euc", &script]);

@@ -134,6 +134,6 @@ mod tests {
             assert!(failure.text().contains(word), "{}", failure.text());
             assert_eq!(failure.exit, super::super::failure::Exit::Refused);
         }
-        assert!(!cache.exists(), "looking changes nothing");
+        assert!(!cache.exists(), "the check creates nothing");
     }
 }

@@ -286,7 +286,7 @@ mod tests {
         let mut status =
             Status { cache_dir: "/c".into(), writes: Writes::Private, ..Status::default() };
         status.store.address = Some("file:///used".into());
-        let found = go_by_mount(&mut settings, &status).expect("they differ");
+        let found = go_by_mount(&mut settings, &status).expect("the settings differ");
         assert!(found.found.contains("/used") && found.found.contains("/configured"));
         assert_eq!(settings.remote.url.map(|url| url.to_string()).as_deref(), Some("file:///used"));
         assert_eq!(settings.mount.writes, Writes::Private);

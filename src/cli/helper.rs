@@ -374,6 +374,6 @@ mod tests {
             }
         }
         let sloppy = values("none /m -s -o whatever,bogus=1");
-        assert_eq!(sloppy, [], "-s passes over what is unknown");
+        assert_eq!(sloppy, [], "-s skips unknown options");
     }
 }

@@ -566,12 +566,13 @@ mod tests {
             assert!(help.contains(word), "`{word}` is not in:\n{help}");
         }
         let mut tree = command();
-        let run = tree.find_subcommand_mut("run").expect("there").render_long_help().to_string();
+        let run =
+            tree.find_subcommand_mut("run").expect("a subcommand").render_long_help().to_string();
         for word in ["TRITON_CACHE_DIR", "CCACHE_DIR", "HEARTHFS_MOUNT", "127", "--cache-size"] {
             assert!(run.contains(word), "`{word}` is not in:\n{run}");
         }
         let mount =
-            tree.find_subcommand_mut("mount").expect("there").render_long_help().to_string();
+            tree.find_subcommand_mut("mount").expect("a subcommand").render_long_help().to_string();
         assert!(mount.contains("--background") && !mount.contains("--detached"), "{mount}");
     }
 }

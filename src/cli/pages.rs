@@ -146,8 +146,8 @@ mod tests {
         let ask = "\nask() { COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
                    _hearthfs hearthfs \"${!#}\" \"${COMP_WORDS[-2]}\"; echo \"${COMPREPLY[@]}\"; }\n\
                    ask hearthfs unm; ask hearthfs mount --rem; ask hearthfs config ch\n";
-        let output = shell("bash", &["--norc"], &(completions_of(Shell::Bash) + ask))
-            .expect("there is bash");
+        let output =
+            shell("bash", &["--norc"], &(completions_of(Shell::Bash) + ask)).expect("run bash");
         let said = String::from_utf8_lossy(&output.stdout);
         assert_eq!(said, "unmount\n--remote\ncheck\n", "{output:?}");
     }

@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn a_profile_at_length_says_all_of_it() {
         let shipped = Profiles::default();
-        let text = at_length(shipped.get("neuron").expect("there"));
+        let text = at_length(shipped.get("neuron").expect("a known profile"));
         for word in [
             "NEURON_COMPILE_CACHE_URL=MOUNT/neuron",
             "NEURON_CC_FLAGS is set and holds --cache_dir",

@@ -146,14 +146,17 @@ mod tests {
         let (second, setup) = enter();
         let waits =
             async { within(Duration::from_millis(100), Share::enter(&around, point)).await };
-        assert!(block(waits).is_none(), "one at a time mounts");
+        assert!(block(waits).is_none(), "one process mounts at a time");
         setup.done();
-        assert!(block(first.leave(&status)).expect("left").is_none(), "another is there");
+        assert!(
+            block(first.leave(&status)).expect("left").is_none(),
+            "another process uses the mount"
+        );
         let (third, setup) = enter();
         setup.done();
         drop(third); // As if it had been killed.
         let last = block(second.leave(&status)).expect("left");
-        assert!(last.is_some(), "the last one unmounts");
+        assert!(last.is_some(), "the last process unmounts");
         drop(last);
 
         let (stranger, setup) = enter();

@@ -414,7 +414,7 @@ mod tests {
                     changes came up to 12 s late\n";
         assert!(table(&status).contains(says), "{}", table(&status));
         assert!(!text.contains("damaged") && !text.contains("incomplete"));
-        assert!(!text.contains("outage"), "it goes on:\n{text}");
+        assert!(!text.contains("outage"), "the outage is in progress:\n{text}");
         if let Some(health) = &mut status.sharing.health {
             health.up = true;
         }

@@ -104,8 +104,8 @@ mod tests {
         assert_eq!(parsed.raws.len(), 1);
         let known = parsed.profiles;
         assert!(known.get("go").is_none() && known.get("jax").is_some());
-        assert_eq!(known.get("mine").expect("there").dir, "mine");
-        assert_eq!(known.get("ccache").expect("there").also[0].text(), "teams/*/ccache");
+        assert_eq!(known.get("mine").expect("a known profile").dir, "mine");
+        assert_eq!(known.get("ccache").expect("a known profile").also[0].text(), "teams/*/ccache");
         assert_ne!(known, Profiles::default());
         let none = source::parse(Path::new("c.toml"), "[log]\nlevel = \"info\"\n");
         assert_eq!(none.profiles, Profiles::default());

@@ -159,7 +159,7 @@ fn the_mount_point_may_stand_in_the_file() {
 fn all_problems_are_reported_at_once() {
     let (result, _) =
         load_text("[local]\ncache_size = \"x\"\ncache_dri = \"/x\"\n[log]\nlevel = \"y\"\n");
-    assert_eq!(result.expect_err("three").0.len(), 3);
+    assert_eq!(result.expect_err("three errors").0.len(), 3);
 }
 
 #[test]
@@ -205,7 +205,11 @@ fn values_must_fit_together() {
         }
     }
     let short = load(&flags(&[("remote.deadline", "1s")]), &around(&[]), None).expect("good");
-    assert_eq!(short.settings.writeback.open_wait.as_secs(), 1, "a default gives way");
+    assert_eq!(
+        short.settings.writeback.open_wait.as_secs(),
+        1,
+        "the default is lowered to the deadline"
+    );
     let apart = [("local.cache_dir", "/srv/a"), ("remote.url", "file:///srv/ab")];
     assert!(load(&flags(&apart), &around(&[]), None).is_ok());
 }

@@ -145,13 +145,13 @@ mod tests {
     fn table_is_read() {
         let mounts = Mounts::parse(TABLE);
         let point = |path: &str| mounts.at(Path::new(path)).cloned();
-        assert_eq!(point("/mnt/a").and_then(|m| m.owner), Some(7), "the one on top");
+        assert_eq!(point("/mnt/a").and_then(|m| m.owner), Some(7), "the topmost mount");
         assert!(point("/mnt/with blank").is_some_and(|m| m.is_ours()));
         assert!(point("/mnt/other").is_some_and(|m| !m.is_ours() && m.source == "host:/"));
         assert_eq!(point("/mnt"), None);
         let holding = |path: &str| mounts.holding(Path::new(path)).map(|m| m.point.clone());
         assert_eq!(holding("/mnt/a/x/y"), Some("/mnt/a".into()));
-        assert_eq!(holding("/mnt/a/sub/y"), None, "something else lies on top");
+        assert_eq!(holding("/mnt/a/sub/y"), None, "another mount covers it");
         assert_eq!(holding("/mnt/ab"), None);
         assert_eq!(point("/mnt/part").map(|m| m.root), Some("/some/where".into()));
         assert_eq!(mounts.ours().len(), 3);

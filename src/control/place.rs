@@ -193,14 +193,14 @@ mod tests {
         assert_eq!(believed(&around(1000, &[]), base.path(), Some(7)), [1000]);
         assert!(believed(&own, base.path(), None).is_empty());
         assert_eq!(believed(&own, base.path(), Some(7)), [7]);
-        assert_eq!(believed(&named, base.path(), Some(7)), [7, uid], "it has named it itself");
+        assert_eq!(believed(&named, base.path(), Some(7)), [7, uid], "root named the directory");
         let socket = base.path().join("dir/0.sock");
         prepare(&base.path().join("dir"), uid).expect("made");
         std::fs::write(&socket, "").expect("made");
         assert!(is_trusted(&socket, &[uid]));
         if uid == 0 {
             for path in [&*socket, &base.path().join("dir")] {
-                std::os::unix::fs::chown(path, Some(7), None).expect("given away");
+                std::os::unix::fs::chown(path, Some(7), None).expect("chown");
                 assert!(!is_trusted(&socket, &[]) && is_trusted(&socket, &[7]), "{path:?}");
             }
         }
@@ -213,7 +213,7 @@ mod tests {
         let dir = base.path().join("a/b");
         prepare(&dir, uid).expect("made");
         prepare(&dir, uid).expect("found");
-        assert!(prepare(&dir, uid + 1).is_err(), "another user's");
+        assert!(prepare(&dir, uid + 1).is_err(), "another user's directory");
         let open = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(&dir, open).expect("chmod");
         assert!(prepare(&dir, uid).is_err(), "open to others");

@@ -137,7 +137,7 @@ impl Bench {
     /// Sends raw bytes and returns the answer until the daemon hangs up.
     fn raw(&self, bytes: &[u8]) -> String {
         let mut stream =
-            std::os::unix::net::UnixStream::connect(self.place().socket()).expect("up");
+            std::os::unix::net::UnixStream::connect(self.place().socket()).expect("connected");
         stream.write_all(bytes).expect("sent");
         stream.shutdown(std::net::Shutdown::Write).expect("half closed");
         let mut answer = String::new();
@@ -150,11 +150,13 @@ impl Bench {
 fn status_over_the_socket() {
     let bench = Bench::new();
     let server = bench.start();
-    let mode = std::fs::metadata(bench.place().socket()).expect("there").permissions().mode();
+    let mode =
+        std::fs::metadata(bench.place().socket()).expect("the socket exists").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (mut client, status) = bench.find().expect("found");
     assert_eq!((status.daemon.pid, status.mount_point.as_str()), (7, POINT));
-    let again = bench.runtime.block_on(client.status()).expect("one connection, many requests");
+    let again =
+        bench.runtime.block_on(client.status()).expect("a second request on one connection");
     assert_eq!(again, status);
     let (all, troubles) = bench.runtime.block_on(list(&bench.around));
     assert_eq!((all.len(), troubles.len()), (1, 0));
@@ -162,10 +164,10 @@ fn status_over_the_socket() {
     let began = clock.mono();
     bench.runtime.block_on(server.close());
     let took = clock.mono().saturating_sub(began);
-    assert!(took < Duration::from_secs(1), "an idle client does not hold the end up");
+    assert!(took < Duration::from_secs(1), "an idle client does not delay the end");
     assert!(!bench.place().socket().exists());
     assert!(bench.runtime.block_on(client.status()).is_err());
-    assert_eq!(bench.find().expect_err("gone").kind(), Kind::NotFound);
+    assert_eq!(bench.find().expect_err("no daemon").kind(), Kind::NotFound);
 }
 
 /// A daemon that does not know the request refuses it like any invalid one.
@@ -174,7 +176,7 @@ fn the_busiest_are_reported_and_an_older_daemon_refuses() {
     let bench = Bench::new();
     let _server = bench.start();
     let (mut client, _) = bench.find().expect("found");
-    let busy = bench.runtime.block_on(client.busy()).expect("answered").expect("told");
+    let busy = bench.runtime.block_on(client.busy()).expect("answered").expect("a report");
     assert_eq!((busy.entries[0].path.as_str(), busy.entries[0].opens), ("jax/x", 3));
     let refused = bench.raw(b"{\"op\":\"a question of later\"}\n");
     let refused: Response = serde_json::from_str(&refused).expect("understood");
@@ -215,9 +217,9 @@ fn misses_are_explained_over_the_socket() {
     let (mut client, _) = bench.find().expect("found");
     let path = "61".repeat(4096);
     let told = bench.runtime.block_on(client.explain(path.clone())).expect("answered");
-    assert_eq!(told.expect("told")["of_hex"], path);
+    assert_eq!(told.expect("an explanation")["of_hex"], path);
     let told = bench.runtime.block_on(client.misses(Some(7), Some("jax".into())));
-    let told = told.expect("answered").expect("told");
+    let told = told.expect("answered").expect("a report");
     assert_eq!((&told["more"], &told["client"]), (&7.into(), &"jax".into()));
     for bad in ["{\"op\":\"explain\"}", "{\"op\":\"misses\",\"uid\":-1}"] {
         let refused: Response =
@@ -261,7 +263,8 @@ fn shutdown_goes_on_when_the_client_goes_away() {
     let bench = Bench::new();
     let _server = bench.start();
     bench.node.slow.store(true, Ordering::SeqCst);
-    let mut stream = std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("up");
+    let mut stream =
+        std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("connected");
     stream.write_all(b"{\"op\":\"shutdown\",\"timeout_ms\":null}\n").expect("sent");
     drop(stream);
     let ended = || bench.node.ended.load(Ordering::SeqCst);
@@ -293,14 +296,15 @@ fn nonsense_is_refused() {
     }
     let answer = bench.raw(b"nonsense\n{\"op\":\"status\"}\n");
     assert_eq!(answer.lines().count(), 2, "the connection survives one bad line: {answer}");
-    assert!(bench.find().is_ok(), "and the server all of them");
+    assert!(bench.find().is_ok(), "the server survives all bad lines");
 }
 
 #[test]
 fn idle_clients_do_not_keep_others_out() {
     let bench = Bench::new();
     let _server = bench.start();
-    let connect = || std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("up");
+    let connect =
+        || std::os::unix::net::UnixStream::connect(bench.place().socket()).expect("connected");
     let idle: Vec<_> = (0..40).map(|_| connect()).collect();
     // All connections are taken until the idle ones are cut off, which happens before a client gives up.
     assert!(bench.find().is_ok());
@@ -311,14 +315,14 @@ fn idle_clients_do_not_keep_others_out() {
 fn sockets_of_the_dead_are_replaced_and_of_the_living_are_not() {
     let bench = Bench::new();
     let server = bench.start();
-    assert_eq!(bench.try_start().expect_err("one is there").kind(), Kind::Busy);
-    assert!(bench.find().is_ok(), "the second start left the first alone");
+    assert_eq!(bench.try_start().expect_err("a server runs").kind(), Kind::Busy);
+    assert!(bench.find().is_ok(), "the first server still answers");
     // What a killed daemon leaves: a socket that no process listens on, and no lock.
     bench.runtime.block_on(server.close());
     drop(std::os::unix::net::UnixListener::bind(bench.place().socket()).expect("bind"));
     assert!(bench.place().socket().exists());
-    assert_eq!(bench.find().expect_err("dead").kind(), Kind::NotFound);
-    assert!(!bench.place().socket().exists(), "swept");
+    assert_eq!(bench.find().expect_err("no daemon").kind(), Kind::NotFound);
+    assert!(!bench.place().socket().exists(), "the dead socket is removed");
     drop(std::os::unix::net::UnixListener::bind(bench.place().socket()).expect("bind"));
     let _server = bench.start();
     assert!(bench.find().is_ok());
@@ -329,7 +333,7 @@ fn a_daemon_of_another_mount_is_not_trusted() {
     let mut bench = Bench::new();
     bench.node = Arc::new(Fake { mount_point: "/mnt/other".to_owned(), ..Fake::default() });
     let _server = bench.start();
-    assert_eq!(bench.find().expect_err("not it").kind(), Kind::Corrupt);
+    assert_eq!(bench.find().expect_err("another mount point").kind(), Kind::Corrupt);
 }
 
 #[test]

@@ -135,7 +135,7 @@ mod tests {
 
     fn heard(manager: &UnixDatagram) -> String {
         let mut text = [0; 256];
-        let length = manager.recv(&mut text).expect("heard");
+        let length = manager.recv(&mut text).expect("received");
         String::from_utf8_lossy(&text[..length]).into_owned()
     }
 
@@ -179,6 +179,6 @@ mod tests {
         assert_eq!(found(&[usec, ("WATCHDOG_PID", "x")]), None);
         assert_eq!(found(&[("WATCHDOG_USEC", "0")]), None);
         assert_eq!(found(&[]), None);
-        assert_eq!(Manager::find(&around(&[usec])).watchdog(), None, "no manager to tell");
+        assert_eq!(Manager::find(&around(&[usec])).watchdog(), None, "no service manager");
     }
 }

@@ -94,16 +94,16 @@ mod tests {
     #[test]
     fn what_is_remembered_goes_before_stamps_and_is_bounded() {
         let known = Beginnings::new();
-        assert!(known.came_after_begin(stamp(5), stamp(4)), "nothing is known of either");
+        assert!(known.came_after_begin(stamp(5), stamp(4)), "neither is remembered");
         assert!(!known.came_after_begin(stamp(4), stamp(5)));
         known.note_begun(stamp(5), Moment { stamp: stamp(2), applied: 7 });
-        assert!(known.came_after_begin(stamp(4), stamp(5)), "put here while the other was written");
+        assert!(known.came_after_begin(stamp(4), stamp(5)), "put here after the other began");
         assert!(!known.came_after_begin(stamp(1), stamp(5)));
         known.note_came(stamp(1), 8);
-        assert!(known.came_after_begin(stamp(1), stamp(5)), "it came later than it was put");
+        assert!(known.came_after_begin(stamp(1), stamp(5)), "its arrival counts, not its stamp");
         known.note_came(stamp(4), 7);
         known.note_came(stamp(4), 9);
-        assert!(!known.came_after_begin(stamp(4), stamp(5)), "it was here already");
+        assert!(!known.came_after_begin(stamp(4), stamp(5)), "it arrived before the other began");
         known.note_moved(stamp(5), stamp(9));
         assert!(known.begun(stamp(5)).is_none() && known.begun(stamp(9)).is_some());
         for ms in 100..100 + REMEMBERED_MAX.get() as u64 {

@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(counts.clients, BTreeMap::from(clients));
         assert_eq!(counts.entries, [(path("jax/jit_f-1-cache"), 3), (path("mine/x"), 1)]);
         assert!(busy.is_watched(|| at(19)) && !busy.is_watched(|| at(20)));
-        assert_eq!(busy.watch(at(30)), BusyCounts::default(), "it begins anew");
+        assert_eq!(busy.watch(at(30)), BusyCounts::default(), "the counts begin again");
     }
 
     /// P13: however many entries are opened, few are remembered, and the busiest are among them.

@@ -360,7 +360,7 @@ mod tests {
             ids.push(id);
         }
         assert_eq!(ids.len() as u64, own / EDITION_COUNTS_FOR);
-        assert!(!all.rebase(ids[0], version(1).into()), "it would list one too many");
+        assert!(!all.rebase(ids[0], version(1).into()), "it would list one member too many");
         assert!(all.remove(ids[1]).is_some());
         assert!(all.rebase(ids[0], version(EDITION_COUNTS_FOR as usize).into()));
         assert!(all.add(Who::Unseen, edition(0)).is_none(), "its members are counted");

@@ -85,8 +85,8 @@ mod tests {
         file.set_len(0).unwrap();
         file.write_all_at(b"short", 0).unwrap();
         let second = spare.read(&file, 4000).unwrap();
-        assert_eq!(&second[..], b"short", "the file ends before");
-        assert_eq!(second.buffer.len(), 5000, "it is the buffer of the first");
+        assert_eq!(&second[..], b"short", "the file is shorter");
+        assert_eq!(second.buffer.len(), 5000, "the first buffer is reused");
         assert_eq!(spare.read(&file, 2).unwrap()[..], *b"sh");
     }
 

@@ -118,7 +118,7 @@ mod tests {
         let told: Vec<_> = all.iter().map(|miss| (miss.uid, miss.at, miss.times)).collect();
         assert_eq!(told, [(1, at(4), 1), (2, at(3), 2), (1, at(1), 1)]);
         assert_eq!(misses.those(|miss| miss.uid == 2).len(), 1);
-        assert_eq!(misses.last(|miss| miss.path == path("a")).expect("there").at, at(1));
+        assert_eq!(misses.last(|miss| miss.path == path("a")).expect("a miss").at, at(1));
         assert_eq!(misses.last(|miss| miss.path == path("c")), None);
     }
 
@@ -134,7 +134,7 @@ mod tests {
         }
         assert_eq!(misses.those(|miss| miss.uid == 2).len(), MISSES_MAX / 4);
         assert_eq!(misses.those(|miss| miss.uid == 1).len(), OF_ONE_USER_MAX);
-        let last = misses.last(|_| true).expect("there");
+        let last = misses.last(|_| true).expect("a miss");
         assert_eq!(last.path, path(&(3 * MISSES_MAX - 1).to_string()));
         for number in 0..MISSES_MAX {
             misses.note(path(&number.to_string()), 0, Reason::Never, at(3));

@@ -121,9 +121,9 @@ mod tests {
         for name in ["b", "a/c", "b", "a/c", "d"] {
             opens.note(&path(name), at(2));
         }
-        let told = opens.take(7, true, at(3)).expect("it is recorded");
+        let told = opens.take(7, true, at(3)).expect("a recording");
         assert_eq!(told.paths, [path("b"), path("a/c"), path("d")]);
-        assert!(!opens.is_on(), "the last question ends it");
+        assert!(!opens.is_on(), "the last request ends the recording");
     }
 
     #[test]
@@ -132,16 +132,16 @@ mod tests {
         for number in 0..RECORDINGS_MAX as u64 {
             assert!(opens.take(number, false, at(1)).is_some());
         }
-        assert_eq!(opens.take(99, false, at(1)), None, "there are too many");
+        assert_eq!(opens.take(99, false, at(1)), None, "too many recordings");
         assert!(opens.take(0, false, at(20)).is_some());
         opens.note(&path("x"), at(40));
-        assert_eq!(opens.all.lock().len(), 1, "the others were not asked for");
+        assert_eq!(opens.all.lock().len(), 1, "recordings without requests are dropped");
         for n in 0..=PATHS_MAX {
             opens.note(&path(&format!("{n}")), at(41));
         }
         let (mut paths, mut lost) = (0, 0);
         loop {
-            let told = opens.take(0, true, at(42)).expect("it goes on");
+            let told = opens.take(0, true, at(42)).expect("the recording continues");
             (paths, lost) = (paths + told.paths.len(), lost + told.lost);
             if !told.more {
                 break;

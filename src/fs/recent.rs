@@ -121,15 +121,15 @@ mod tests {
         let first = source();
         recent.keep(digest(1), 600, &first);
         recent.keep(digest(1), 600, &first);
-        assert_eq!(kept(&recent), (1, 600), "once");
+        assert_eq!(kept(&recent), (1, 600), "the same content is kept once");
         recent.keep(digest(2), 400, &source());
         assert_eq!(kept(&recent), (2, 1000));
         recent.keep(digest(3), 1, &source());
-        assert_eq!(kept(&recent), (2, 401), "the oldest goes");
+        assert_eq!(kept(&recent), (2, 401), "the oldest is dropped");
         assert_eq!(Arc::strong_count(&first), 1);
         recent.keep(digest(4), 1001, &source());
         recent.keep(digest(5), 0, &source());
-        assert_eq!(kept(&recent), (2, 401), "too large, and empty");
+        assert_eq!(kept(&recent), (2, 401), "too large and empty contents are not kept");
         assert!(recent.clear() && !recent.clear());
         assert_eq!(kept(&recent), (0, 0));
 

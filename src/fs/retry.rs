@@ -288,7 +288,7 @@ mod tests {
             }
             let mut end = || retries_of.end(&thread(3), Ino(opened), false, NOW).0;
             assert_eq!(end(), how, "{found:?} {opened}");
-            assert_eq!(end(), Try::First, "it ended");
+            assert_eq!(end(), Try::First, "the retry has ended");
         }
     }
 
@@ -310,8 +310,8 @@ mod tests {
         retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
         retries.found_nothing(3, &spot(b"name"), NOW);
         retries.found(3, &spot(b"name"), Ino(8), NOW);
-        assert!(retries.at(3, &spot(b"name"), NOW + MISSED_TIME).is_none(), "it has ended");
-        assert!(retries.at(3, &spot(b"other"), NOW).is_none(), "another call");
+        assert!(retries.at(3, &spot(b"name"), NOW + MISSED_TIME).is_none(), "the retry has ended");
+        assert!(retries.at(3, &spot(b"other"), NOW).is_none(), "another call is no retry");
         assert_eq!(retries.end(&thread(3), Ino(8), false, NOW).0, Try::Walked);
     }
 
@@ -323,7 +323,7 @@ mod tests {
             let spots = vec![spot(b"name")];
             retries.begin(&thread(3), spots, Some(Ino(7)), RetryWish::Unknown, NOW);
             retries.found(3, &spot(b"name"), Ino(8), NOW);
-            assert_eq!(retries.led_to(3, Ino(8)), None, "how it will write is unknown");
+            assert_eq!(retries.led_to(3, Ino(8)), None, "the kind of write is unknown");
             assert_eq!(retries.end(&thread(3), Ino(8), writes, NOW).0, Try::Walked, "{writes}");
         }
     }
@@ -345,7 +345,7 @@ mod tests {
     fn a_lookup_elsewhere_is_no_retry() {
         let mut retries = Retries::default();
         retries.begin(&thread(3), vec![spot(b"name")], Some(Ino(7)), RetryWish::Read, NOW);
-        assert!(retries.at(3, &spot(b"other"), NOW).is_some(), "its name may have moved");
+        assert!(retries.at(3, &spot(b"other"), NOW).is_some(), "the name may have moved");
         assert!(retries.at(3, &spot(b"other"), NOW + STRAY_TIME).is_none());
         assert!(retries.at(4, &spot(b"name"), NOW).is_none());
         assert!(retries.at(3, &spot(b"name"), NOW + RETRY_TIME).is_none());
@@ -364,7 +364,11 @@ mod tests {
         }
         assert_eq!(retries.end(&thread(u32::MAX), Ino(7), false, NOW).0, Try::Last);
         let other = Caller { uid: 2, ..thread(u32::MAX) };
-        assert_eq!(retries.end(&other, Ino(7), false, NOW).0, Try::First, "of another user");
+        assert_eq!(
+            retries.end(&other, Ino(7), false, NOW).0,
+            Try::First,
+            "another user has its own limit"
+        );
     }
 
     #[test]
@@ -373,7 +377,11 @@ mod tests {
         assert_eq!(retries.end(&thread(0), Ino(7), false, NOW).0, Try::First);
         retries.begin(&thread(0), Vec::new(), Some(Ino(7)), RetryWish::Read, NOW);
         assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last);
-        assert_eq!(retries.end(&thread(0), Ino(9), false, NOW).0, Try::Last, "this may be the one");
+        assert_eq!(
+            retries.end(&thread(0), Ino(9), false, NOW).0,
+            Try::Last,
+            "this open may be the retry"
+        );
         assert_eq!(retries.end(&thread(0), Ino(9), false, NOW + RETRY_TIME).0, Try::First);
     }
 }

@@ -38,7 +38,7 @@ mod tests {
     async fn one_search_runs_at_a_time_and_a_question_waits_a_second() {
         let turns = SearchTurn::default();
         let first = turns.wait().await.expect("no search runs");
-        assert!(turns.wait().await.is_none(), "the first one has not ended");
+        assert!(turns.wait().await.is_none(), "the first search has not ended");
         let (second, ()) = tokio::join!(turns.wait(), async { drop(first) });
         assert!(second.is_some());
     }

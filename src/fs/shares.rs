@@ -78,9 +78,9 @@ mod tests {
         assert!((0..6).all(|_| shares.take(1, 1)));
         assert!(!shares.take(1, 1) && !shares.has_room(1));
         assert!(shares.has_room(2) && shares.take(2, 2));
-        assert!(!shares.take(3, 1) && !shares.has_room(3), "all are taken");
+        assert!(!shares.take(3, 1) && !shares.has_room(3), "all shares are taken");
         shares.give_back(2, 1);
-        assert!(!shares.take(1, 1), "still the quarter of the others");
+        assert!(!shares.take(1, 1), "the others keep their quarter");
         assert!(shares.take(3, 1));
         for (user, count) in [(1, 6), (2, 1), (3, 1)] {
             shares.give_back(user, count);
@@ -100,6 +100,6 @@ mod tests {
         assert!(!shares.take(1, 7));
         assert!(shares.is_empty());
         shares.add(1, 7);
-        assert!(!shares.has_room(1), "it was allowed before");
+        assert!(!shares.has_room(1), "`add` counts beyond the limit");
     }
 }

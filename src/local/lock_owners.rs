@@ -217,7 +217,7 @@ mod tests {
         let dir = CacheDir::open(&root.path().join("cache")).unwrap();
         std::fs::create_dir(dir.path().join("lock-owners")).unwrap();
         let owners = LockOwners::open(&dir);
-        assert_eq!(owners.take_earlier(), Some(Vec::new()), "nothing is known of any");
+        assert_eq!(owners.take_earlier(), Some(Vec::new()), "no owner is known");
         assert!(!owners.note(&owner("c", 1)).unwrap());
     }
 }

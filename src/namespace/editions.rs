@@ -25,7 +25,7 @@ pub const EDITIONS: &[u8] = b".hearthfs-editions";
 
 /// Returns the path of the directory.
 pub fn editions() -> TreePath {
-    TreePath::root().join(EDITIONS).expect("it is a name")
+    TreePath::root().join(EDITIONS).expect("`EDITIONS` is a valid name")
 }
 
 /// Reports whether a path is this directory or lies below it.

@@ -116,7 +116,7 @@ pub struct Fold {
 
 /// Unpacks the path of a record.
 fn path_of(record: &PackedRecord) -> TreePath {
-    TreePath::from_bytes(record.path()).expect("it was a path when it was packed")
+    TreePath::from_bytes(record.path()).expect("it was packed from a path")
 }
 
 impl Fold {

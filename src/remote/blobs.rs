@@ -155,7 +155,7 @@ impl Remote {
             limit: requester.time_for(total),
             ..self.call(Verb::Put, format!("complete {key}"))
         };
-        let parts = upload.parts.as_mut().expect("it is neither aborted nor done");
+        let parts = upload.parts.as_mut().expect("the upload is neither aborted nor done");
         let Err(error) = requester
             .call(call, |_| async move { parts.complete().await.map_err(CallFailure::from) })
             .await
@@ -276,7 +276,7 @@ struct Upload {
 
 impl Upload {
     fn part(&mut self, bytes: Vec<u8>) -> UploadPart {
-        let parts = self.parts.as_mut().expect("it is neither aborted nor done");
+        let parts = self.parts.as_mut().expect("the upload is neither aborted nor done");
         parts.put_part(bytes.into())
     }
 

@@ -188,7 +188,7 @@ impl Rest {
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
         let bytes = self.take(N)?;
-        Ok(bytes[..].try_into().expect("so many were taken"))
+        Ok(bytes[..].try_into().expect("`take` returns as many bytes as asked"))
     }
 
     fn long(&mut self) -> Result<u64> {
@@ -265,14 +265,17 @@ mod tests {
             let mut bad = good.clone();
             bad[at..at + 4].copy_from_slice(&value.to_le_bytes());
             assert_eq!(
-                Bundle::decode(&sealed(bad)).expect_err("bad").kind(),
+                Bundle::decode(&sealed(bad)).expect_err("bad bytes").kind(),
                 Kind::Corrupt,
                 "{at}"
             );
         }
         let mut longer = good.clone();
         longer.push(0);
-        assert_eq!(Bundle::decode(&sealed(longer)).expect_err("more").kind(), Kind::Corrupt);
+        assert_eq!(
+            Bundle::decode(&sealed(longer)).expect_err("trailing bytes").kind(),
+            Kind::Corrupt
+        );
     }
 
     #[test]

@@ -224,11 +224,11 @@ mod tests {
         let base = tempfile::tempdir().expect("a directory");
         let dir = SharedDir::new(base.path().join("a"));
         assert_eq!(dir.store().expect_err("not open yet").kind(), Kind::Unavailable);
-        let error = dir.open(false).expect_err("not there yet");
+        let error = dir.open(false).expect_err("missing");
         assert_eq!(error.kind(), Kind::NotFound);
         assert!(error.to_string().contains("a does not exist: correct"), "{error}");
         dir.open(true).expect("made");
-        dir.make().expect("is there");
+        dir.make().expect("it exists");
         dir.store().expect("a client");
         let error = SharedDir::new(base.path().join("b/c")).open(true).expect_err("no parent");
         assert_eq!(error.kind(), Kind::NotFound);
@@ -249,7 +249,7 @@ mod tests {
         };
         assert!(!dir.is_present());
         write(1);
-        assert!(dir.is_present(), "it was not checked which");
+        assert!(dir.is_present(), "any store is present until one is checked");
         dir.note_checked(StoreId(1));
         assert!(dir.is_present());
         write(2);
@@ -269,11 +269,11 @@ mod tests {
             file.set_modified(at).expect("set");
         };
         store(100);
-        assert!(!dir.remove_old("file", 99_000).expect("looked at"));
+        assert!(!dir.remove_old("file", 99_000).expect("checked"));
         assert!(path.exists());
         assert!(dir.remove_old("file", 100_000).expect("removed"));
         assert!(!path.exists());
-        assert!(dir.remove_old("file", 100_000).expect("it is gone"));
+        assert!(dir.remove_old("file", 100_000).expect("it was removed"));
         // While a writer stores a file again all the time, a young file never stays missing.
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {
@@ -290,7 +290,7 @@ mod tests {
                 dir.remove_old("file", 100_000).expect("removed or left");
             }
         });
-        assert!(path.exists(), "the last one was young");
+        assert!(path.exists(), "the last file is young");
         assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);
     }
 
@@ -303,9 +303,9 @@ mod tests {
             None if path.ends_with("file") => Ok(true),
             _ => Err(io::Error::other("a server that is away")),
         };
-        let error = dir.remove_if("file", broken).expect_err("it cannot be known");
+        let error = dir.remove_if("file", broken).expect_err("the check fails");
         assert_eq!(error.to_string(), "a server that is away");
-        assert_eq!(std::fs::read(base.path().join("file")).expect("there"), b"kept");
+        assert_eq!(std::fs::read(base.path().join("file")).expect("readable"), b"kept");
         assert_eq!(std::fs::read_dir(base.path()).expect("readable").count(), 1);
     }
 

@@ -172,7 +172,10 @@ mod tests {
         agreement.assume(Declared::Age(Some(7 * DAY)));
         assert_eq!(agreement.effective(), Some(7 * DAY));
         assert_eq!(agreement.declared(), Declared::Unknown);
-        assert!(agreement.learn(Declared::Age(Some(7 * DAY)), &url).is_some(), "it is still said");
+        assert!(
+            agreement.learn(Declared::Age(Some(7 * DAY)), &url).is_some(),
+            "the difference is still reported"
+        );
         assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
         assert_eq!(agreement.effective(), Some(30 * DAY));
     }
@@ -210,7 +213,7 @@ mod tests {
         let url: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let agreement = Agreement::new(Some(30 * DAY));
         assert_eq!(agreement.learn(Declared::Unknown, &url), None);
-        let said = agreement.learn(Declared::Age(Some(7 * DAY)), &url).expect("they differ");
+        let said = agreement.learn(Declared::Age(Some(7 * DAY)), &url).expect("the ages differ");
         for part in ["s3://bkt/p", "expiry of 7d", "with 30d", "7d, the shorter", "lifecycle apply"]
         {
             assert!(said.contains(part), "`{part}` is not in: {said}");
@@ -218,7 +221,7 @@ mod tests {
         assert_eq!(agreement.learn(Declared::Age(Some(7 * DAY)), &url), None);
         assert_eq!(agreement.effective(), Some(7 * DAY));
         assert_eq!(agreement.learn(Declared::Age(Some(30 * DAY)), &url), None);
-        let said = agreement.learn(Declared::Age(None), &url).expect("they differ");
+        let said = agreement.learn(Declared::Age(None), &url).expect("the ages differ");
         assert!(said.contains("expiry of never") && said.contains("30d, the shorter"), "{said}");
     }
 }

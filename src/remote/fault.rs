@@ -304,7 +304,7 @@ fn remote_over(
     clock: Clock,
     node: NodeId,
 ) -> Remote {
-    let url: RemoteUrl = "s3://memory".parse().expect("it is a good address");
+    let url: RemoteUrl = "s3://memory".parse().expect("a good address");
     let (backend, meter) = (Backend::Given(faults.around(store)), Arc::new(Meter::default()));
     Remote::over(&url, backend, meter, options, clock, node)
 }

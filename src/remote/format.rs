@@ -201,14 +201,14 @@ mod tests {
             assert_eq!(String::from_utf8_lossy(&text), pinned);
             let (replaces, expiry) = (Vec::new(), Declared::Age(age));
             let said = Said { store, replaces, created_ms: 5, expiry };
-            assert_eq!(check(&text, &url).expect("ours"), said);
+            assert_eq!(check(&text, &url).expect("a valid store"), said);
             assert_eq!(store_of(&text), Some(store));
         }
         for expiry in ["null", "30", "\"a month\"", "\"0s\"", "{}"] {
             let text = format!(
                 "{{\"format\":1,\"created_ms\":5,\"expiry\":{expiry},\"trusted_keys\":[\"k\"],\"more\":{{}}}}"
             );
-            let found = check(text.as_bytes(), &url).expect("ours, with more");
+            let found = check(text.as_bytes(), &url).expect("a valid store with more fields");
             assert_eq!(found.expiry, Declared::Unknown, "{expiry}");
             assert_eq!(found.store, StoreId(5), "an older version made it");
             assert_eq!(store_of(text.as_bytes()), Some(StoreId(5)));
@@ -222,11 +222,11 @@ mod tests {
         let old = br#"{"format":1,"created_ms":5,"expiry":"7d","trusted_keys":["k"],"more":1}"#;
         let one = replacing(old, StoreId(7)).expect("an object");
         let two = replacing(&one, StoreId(8)).expect("an object");
-        let said = check(&two, &url).expect("ours");
+        let said = check(&two, &url).expect("a valid store");
         assert_eq!((said.store, said.replaces), (StoreId(5), vec![StoreId(7), StoreId(8)]));
         assert!(String::from_utf8_lossy(&two).contains("\"more\":1"));
         let again = declaring(&two, None).expect("an object");
-        assert_eq!(check(&again, &url).expect("ours").replaces.len(), 2);
+        assert_eq!(check(&again, &url).expect("a valid store").replaces.len(), 2);
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
             br#"{"format":1,"created_ms":5,"expiry":null,"trusted_keys":["k"],"more":{"x":[1]}}"#;
         let new = declaring(old, Some(Duration::from_hours(7 * 24))).expect("an object");
         assert_eq!(
-            check(&new, &url).expect("ours").expiry,
+            check(&new, &url).expect("a valid store").expiry,
             Declared::Age(Some(Duration::from_hours(168)))
         );
         let text = String::from_utf8(new).expect("text");

@@ -345,7 +345,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(5);
 
     fn begun(gate: &Arc<Gate>) -> RequestTicket {
-        let mut ticket = gate.enter(Lane::Foreground).expect("let through");
+        let mut ticket = gate.enter(Lane::Foreground).expect("admitted");
         ticket.begin();
         ticket
     }
@@ -363,7 +363,7 @@ mod tests {
         let slow = begun(&gate);
         begun(&gate).answered();
         slow.unanswered(Kind::Unavailable, "no answer");
-        assert_eq!(gate.health(), Health::Up, "others were answered meanwhile");
+        assert_eq!(gate.health(), Health::Up, "other requests were answered meanwhile");
     }
 
     /// Requests sent before an outage say nothing about what the store holds after it.
@@ -414,7 +414,7 @@ mod tests {
         begun(&gate).unanswered(Kind::Unavailable, "refused");
         clock.advance(BACKOFF_MAX);
         begun(&gate).answered();
-        let last = gate.last().expect("it is kept");
+        let last = gate.last().expect("the last outage is kept");
         assert_eq!((last.kind, last.why.as_str()), (Kind::Unavailable, "refused"));
         assert_eq!((last.at, gate.ended_at()), (first + BACKOFF_MAX, Some(clock.mono())));
         gate.note_unusable(Kind::Unavailable, "another store");
@@ -455,7 +455,7 @@ mod tests {
     fn background_work_finds_out_that_the_store_is_back() {
         let (_clock, gate) = gate();
         gate.enter(Lane::Background).expect("up").unanswered(Kind::Unavailable, "refused");
-        gate.enter(Lane::Background).expect("goes through").answered();
+        gate.enter(Lane::Background).expect("admitted").answered();
         assert_eq!(gate.health(), Health::Up);
     }
 
@@ -513,14 +513,14 @@ mod tests {
             for _ in 0..5 {
                 for _ in 0..10 {
                     gate.enter(Lane::Background)
-                        .expect("goes through")
+                        .expect("admitted")
                         .unanswered(Kind::Unavailable, "refused");
                 }
-                gate.enter(Lane::Background).expect("goes through").answered();
+                gate.enter(Lane::Background).expect("admitted").answered();
             }
             clock.advance(WARN_EVERY);
             gate.enter(Lane::Background)
-                .expect("goes through")
+                .expect("admitted")
                 .unanswered(Kind::Unavailable, "refused");
         });
         let text = String::from_utf8(lines.0.lock().clone()).expect("text");

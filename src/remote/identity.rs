@@ -46,7 +46,7 @@ impl KnownStore {
 
     /// Returns the identity of the store.
     pub fn store(&self) -> StoreId {
-        self.store.parse().expect("it is read or written as one")
+        self.store.parse().expect("it was parsed or formatted as an identity")
     }
 
     /// Returns what the format object said, if that is kept.
@@ -210,7 +210,7 @@ mod tests {
         let here: RemoteUrl = "s3://bkt/p".parse().expect("a good address");
         let there: RemoteUrl = "s3://bkt/q".parse().expect("a good address");
         let identity = Identity::default();
-        assert_eq!(identity.judge(&said(1, &[]), &here), FoundStore::Known, "it knows none");
+        assert_eq!(identity.judge(&said(1, &[]), &here), FoundStore::Known, "no store is known");
         assert_eq!(identity.absent(&here), None);
         identity.accept(&said(1, &[]), b"", &here, 9);
         for (found, url, is) in [
@@ -223,9 +223,9 @@ mod tests {
         ] {
             assert_eq!(identity.judge(&found, url), is, "{found:?} at {url}");
         }
-        let (text, told) = identity.absent(&here).expect("it knows one");
+        let (text, told) = identity.absent(&here).expect("a store is known");
         assert!(!told && text.contains("init s3://bkt/p --replaces 0000000000000001"), "{text}");
-        let (text, told) = identity.absent(&there).expect("it knows one");
+        let (text, told) = identity.absent(&there).expect("a store is known");
         assert!(
             told && text.contains("s3://bkt/p (store") && text.contains("init s3://bkt/q`"),
             "{text}"

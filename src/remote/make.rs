@@ -80,7 +80,7 @@ impl Remote {
             let missing: Vec<StoreId> = replaces.iter().filter(wanted).copied().collect();
             for store in &missing {
                 let text = format::replacing(&bytes, *store);
-                bytes = text.expect("it has just been read as such an object").into();
+                bytes = text.expect("the object was just parsed").into();
             }
             if !missing.is_empty() {
                 self.write_format(bytes).await?;
@@ -111,7 +111,7 @@ impl Remote {
         if before == Declared::Age(own) {
             return Ok(Declaration::Same);
         }
-        let text = format::declaring(&bytes, own).expect("it has just been read as such an object");
+        let text = format::declaring(&bytes, own).expect("the object was just parsed");
         self.write_format(text.into()).await?;
         Ok(Declaration::Changed(before))
     }

@@ -75,7 +75,7 @@ impl PackBuilder {
             members: Vec::new(),
             known: HashMap::new(),
             compressor: zstd::bulk::Compressor::new(ZSTD_LEVEL)
-                .expect("the level is one that zstd has, and memory does not fail"),
+                .expect("zstd supports the level, and memory does not fail"),
         }
     }
 
@@ -96,7 +96,8 @@ impl PackBuilder {
         {
             return None;
         }
-        let frame = self.compressor.compress(raw).expect("the buffer is as large as zstd asks");
+        let frame =
+            self.compressor.compress(raw).expect("the buffer has the size that zstd requires");
         let offset = self.bytes.len() as u64;
         let (length, size) = (frame.len() as u32, raw.len() as u32);
         self.bytes.extend_from_slice(&frame);
@@ -218,7 +219,7 @@ impl<'a> PackReader<'a> {
 }
 
 fn number(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes(bytes.try_into().expect("callers hand in 4 bytes"))
+    u32::from_le_bytes(bytes.try_into().expect("callers pass 4 bytes"))
 }
 
 fn checksum(head: &[u8], index: &[u8]) -> [u8; 32] {

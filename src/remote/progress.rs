@@ -79,7 +79,7 @@ mod tests {
                 }
             };
             assert!(here.within(limit, here.follow(&there, work)).await.is_some());
-            assert_eq!(here.moves(), 9, "with the last ones it has ended");
+            assert_eq!(here.moves(), 9, "the last move ends the work");
             let silent = clock::sleep(Duration::from_secs(6));
             assert!(here.within(limit, silent).await.is_none());
         });

@@ -181,7 +181,7 @@ mod tests {
     fn a_wall_clock_that_is_set_does_not_move_what_was_learned() {
         let clock = Clock::manual(50_000);
         let time = StoreTime::new(clock.skewed(7_200_000));
-        assert_eq!(time.now_ms(), 7_250_000, "nothing is known yet");
+        assert_eq!(time.now_ms(), 7_250_000, "no time is known");
         assert!(!time.is_learned() && time.is_old());
         assert_eq!(time.learn(ms(50_000), ms(50_000), 50_000), -7_200_000);
         assert_eq!((time.now_ms(), time.ahead_ms()), (50_000, -7_200_000));
@@ -198,12 +198,12 @@ mod tests {
         time.note_taken(3_650_000);
         assert_eq!(time.now_ms(), 3_650_000);
         time.note_taken(60_000);
-        assert_eq!(time.now_ms(), 3_650_000, "what is older says nothing");
+        assert_eq!(time.now_ms(), 3_650_000, "an older time changes nothing");
         clock.advance(ms(1_000));
         assert_eq!(
             time.learn(ms(51_000), ms(51_000), 81_000),
             -3_570_000,
-            "what we wrote says all"
+            "the time of our own write counts"
         );
     }
 
@@ -219,7 +219,7 @@ mod tests {
             assert_eq!(time.now_ms(), 50_000 + DAY_MS);
         }
         time.note_taken(50_000 + 2 * DAY_MS);
-        assert_eq!(time.now_ms(), 50_000 + 2 * DAY_MS, "that is the store's own word");
+        assert_eq!(time.now_ms(), 50_000 + 2 * DAY_MS, "a time that the store took counts");
         // A node that writes learns the time again.
         time.learn(ms(50_000), ms(50_000), 50_000);
         assert!(!time.is_old());
@@ -227,11 +227,11 @@ mod tests {
         assert!(time.is_old() && !time.is_learned() && time.now_ms() == 50_000);
         time.learn(ms(50_000), ms(50_000), 50_000);
         time.note_date(50_000 + 3_600_000);
-        assert!(!time.is_old() && time.is_learned(), "it has proved wrong");
+        assert!(!time.is_old() && time.is_learned(), "the date was wrong");
         time.note_date(50_000 + DAY_MS);
         assert!(time.is_old());
         time.learn(ms(50_000), ms(50_000), 50_000 + DAY_MS as i64);
-        assert!(!time.is_old() && time.now_ms() == 50_000 + DAY_MS, "and that was right");
+        assert!(!time.is_old() && time.now_ms() == 50_000 + DAY_MS, "the date was right");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         time.assume(3_600_000 - 10_000_000);
         assert_eq!(time.now_ms(), 50_000);
         time.note_taken(51_000);
-        assert_eq!(time.now_ms(), 50_000, "that may be noise");
+        assert_eq!(time.now_ms(), 50_000, "the difference may be noise");
         time.note_taken(90_000);
         assert_eq!(time.now_ms(), 90_000);
         assert!(!time.is_learned());

@@ -434,7 +434,7 @@ mod tests {
         for code in CREDENTIALS {
             assert_eq!(Trouble::of(&said("400 Bad Request", code)).cause(), Cause::Credentials);
         }
-        assert_eq!(trouble.cause(), Cause::Other, "they may be good for reading");
+        assert_eq!(trouble.cause(), Cause::Other, "the credentials may still read");
         let firewall = said("403 Forbidden", "AuthorizationFailure");
         assert_eq!(Trouble::of(&firewall).cause(), Cause::Other);
         let signature = generic(&firewall.to_string().replace("why", UNAUTHENTICATED));

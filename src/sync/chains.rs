@@ -162,7 +162,7 @@ pub(super) mod tests {
     #[test]
     fn a_gap_is_noticed_and_can_be_passed() {
         let mut chains = Chains::default();
-        assert!(!chains.follows(&commit(1, 3)), "its beginning is missing");
+        assert!(!chains.follows(&commit(1, 3)), "the start of the chain is missing");
         chains.note(&commit(1, 3));
         assert!(chains.follows(&commit(1, 4)) && chains.follows(&commit(1, 2)));
         assert!(!chains.follows(&commit(1, 5)));
@@ -180,10 +180,10 @@ pub(super) mod tests {
             new.note(&commit(1, sequence));
         }
         new.note(&commit(2, 0));
-        assert!(new.reach(&old) && !old.reach(&new), "an incarnation that is not known");
+        assert!(new.reach(&old) && !old.reach(&new), "an unknown incarnation");
         old.note(&commit(2, 0));
         new.note(&commit(1, 3));
-        assert!(!old.reach(&new), "an incarnation that is longer");
+        assert!(!old.reach(&new), "a longer incarnation");
         let again = Chains::of(&new.all());
         assert!(again.reach(&new) && new.reach(&again));
         assert_eq!(new.lack_before(&commit(1, 6)), 4..6);
@@ -199,7 +199,7 @@ pub(super) mod tests {
             chains.note(&commit(node, node));
         }
         assert_eq!(chains.0.len(), CHAINS_MAX);
-        assert!(!chains.follows(&commit(0, 1)), "the oldest was forgotten");
+        assert!(!chains.follows(&commit(0, 1)), "the oldest chain was dropped");
         let last = CHAINS_MAX as u64 + 9;
         assert_eq!(Chains::of(&chains.all()[..]).all().last().map(|chain| chain.ms), Some(last));
     }
@@ -212,8 +212,8 @@ pub(super) mod tests {
         }
         let known = CHAINS_MAX as u64 - 1;
         assert_eq!(chains.lack_before(&commit(known, known + 3)), known + 1..known + 3);
-        assert!(chains.lack_before(&commit(9999, 2)).is_empty(), "it may be forgotten");
-        assert!(!Chains::default().reach(&chains), "there may be more");
+        assert!(chains.lack_before(&commit(9999, 2)).is_empty(), "the chain may have been dropped");
+        assert!(!Chains::default().reach(&chains), "more chains may exist");
         chains.make_room(|_| false);
         assert!(chains.lack_before(&commit(9999, 2)).is_empty());
         chains.make_room(|ms| ms < 10);

@@ -317,7 +317,7 @@ mod tests {
         assert!(encode(&needs).len() as u64 <= crate::remote::CLAIM_BYTES_MAX);
         assert!(is_shared(&claim, &needs) && !is_shared(&claim, &needs[CONTENTS_MAX - 10..]));
         assert_eq!(decode(b"hearthfs probe 0123 1\n"), None);
-        assert_eq!(decode(&encode(&needs)[..100]), None, "a torn one");
+        assert_eq!(decode(&encode(&needs)[..100]), None, "a torn claim");
     }
 
     #[test]
@@ -327,7 +327,10 @@ mod tests {
         assert!(!state.uploads(hour + Duration::from_secs(1)));
         state.met = Some(hour + Duration::from_secs(1));
         assert!(state.uploads(hour + Duration::from_secs(2)));
-        assert!(!state.uploads(hour + ALONE_AFTER + Duration::from_secs(1)), "it is long ago");
+        assert!(
+            !state.uploads(hour + ALONE_AFTER + Duration::from_secs(1)),
+            "the other write was long ago"
+        );
         assert!(state.uploads(hour * 2));
     }
 }

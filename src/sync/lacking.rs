@@ -84,7 +84,7 @@ mod tests {
         assert!(!lacking.is_in_vain(&one, 10, at(1_000), 5), "the back-off is over");
         assert!(!lacking.is_in_vain(&one, 10, at(1), 2 * MORE_BYTES), "there is room again");
         lacking.note(one, at(1_000), 5);
-        assert!(lacking.is_in_vain(&one, 10, at(2_999), 5), "twice as long");
+        assert!(lacking.is_in_vain(&one, 10, at(2_999), 5), "the back-off has doubled");
         lacking.clear(&one);
         assert!(!lacking.is_in_vain(&one, 10, at(2_999), 5));
     }

@@ -99,7 +99,10 @@ mod tests {
         assert!(period < SECOND * 11 / 12 && period > Duration::from_millis(875), "{period:?}");
         let slow = LookFigures { took: Duration::from_millis(300), ..look(0) };
         let wait = pace.wait(SECOND, slow);
-        assert!(wait + slow.took * 2 < SECOND * 11 / 12, "the next one may take as long: {wait:?}");
+        assert!(
+            wait + slow.took * 2 < SECOND * 11 / 12,
+            "the next look may take as long: {wait:?}"
+        );
         let after: Vec<_> = (0..40).map(|_| pace.wait(SECOND, look(0))).collect();
         assert!(after.is_sorted() && after[39] + look(0).took > Duration::from_millis(875));
     }
@@ -110,12 +113,12 @@ mod tests {
         let period = |wait: Duration| wait + look(0).took;
         assert_eq!(period(pace.wait(SECOND * 10, look(1))), SECOND / 5);
         assert_eq!(period(pace.wait(SECOND * 14, look(0))), SECOND / 5);
-        assert!(period(pace.wait(SECOND * 15, look(0))) > SECOND / 2, "it is quiet again");
-        assert!(period(pace.wait(SECOND * 20, look(9))) > SECOND / 2, "many publish");
+        assert!(period(pace.wait(SECOND * 15, look(0))) > SECOND / 2, "quiet again");
+        assert!(period(pace.wait(SECOND * 20, look(9))) > SECOND / 2, "many nodes publish");
         let list = LookFigures { by_head: false, ..look(1) };
-        assert_eq!(period(pace.wait(SECOND * 20, list)), SECOND / 2, "lists are dear");
+        assert_eq!(period(pace.wait(SECOND * 20, list)), SECOND / 2, "lists are expensive");
         let fleet = LookFigures { publishers: 5, ..look(1) };
-        assert!(period(pace.wait(SECOND * 20, fleet)) > SECOND / 2, "of many nodes");
+        assert!(period(pace.wait(SECOND * 20, fleet)) > SECOND / 2, "commits of many nodes");
         let refused = LookFigures { throttled: true, ..look(1) };
         assert!(period(pace.wait(SECOND * 20, refused)) > SECOND / 2);
         assert!(period(pace.wait(SECOND * 79, look(1))) > SECOND / 2, "for a minute");

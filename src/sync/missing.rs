@@ -122,7 +122,7 @@ mod tests {
         assert!(missing.has_nameless() && missing == Missing::decode(&missing.encode()));
         missing.came(&commit(1, 1));
         missing.came(&commit(1, 2));
-        assert!(missing.has_nameless(), "one is missing still");
+        assert!(missing.has_nameless(), "one commit is still missing");
         missing.came(&commit(1, 3));
         assert!(!missing.has_nameless() && !missing.is_empty());
         missing.came(&commit(2, 7));
@@ -141,7 +141,7 @@ mod tests {
         missing.listed(&HashSet::new(), 9);
         assert!(missing.has_nameless() && missing.unusable.contains(&young));
         assert!(!missing.is_within(&known) && known.is_within(&known));
-        assert!(Missing::decode(b"\xff").has_nameless(), "it cannot be known");
+        assert!(Missing::decode(b"\xff").has_nameless(), "unreadable bytes count as a gap");
     }
 
     #[test]

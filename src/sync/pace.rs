@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(
             pace.delay(Duration::from_secs(104), commits(3000)),
             DELAY_MAX,
-            "it is one window"
+            "both are in one window"
         );
         assert_eq!(pace.delay(Duration::from_secs(106), commits(3000)), LEAST);
         assert_eq!(pace.delay(Duration::from_secs(109), commits(6000)), DELAY_MAX);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(
             slow.delay(Duration::from_secs(3), commits(6000)),
             DELAY_MAX * 2,
-            "as it was set"
+            "the configured delay"
         );
     }
 
@@ -177,9 +177,13 @@ mod tests {
             let counts = PaceCounts { commits: 0, requests: now_s * 10, refused };
             pace.delay(Duration::from_secs(now_s), counts).as_millis()
         };
-        assert_eq!([1, 2].map(|count| after_ms(3, count)), [200, 200], "one in thirty");
+        assert_eq!([1, 2].map(|count| after_ms(3, count)), [200, 200], "one request in thirty");
         assert_eq!([4, 8, 12, 16].map(|count| after_ms(3, count)), [400, 800, 1600, 3200]);
-        assert_eq!([16, 17].map(|count| after_ms(3, count)), [2880, 2592], "not at once as before");
+        assert_eq!(
+            [16, 17].map(|count| after_ms(3, count)),
+            [2880, 2592],
+            "the delay shrinks step by step"
+        );
         assert_eq!(
             [30, 60, 90, 120].map(|count| after_ms(20, count)),
             [5184, 10_368, 20_736, 30_000]

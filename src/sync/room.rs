@@ -267,7 +267,7 @@ impl Room {
                 *episode = Some(Episode { began: now, last: now, waiting: 1 });
                 true
             } else {
-                let episode = episode.as_mut().expect("it was just looked at");
+                let episode = episode.as_mut().expect("the episode was just checked");
                 if episode.waiting >= WAITERS_MAX {
                     return None;
                 }

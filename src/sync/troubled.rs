@@ -167,17 +167,17 @@ mod tests {
         let clock = Clock::manual(1_000_000);
         let (min, max) = (Duration::from_millis(100), Duration::from_secs(1));
         let troubled = Troubled::new(clock.clone(), min, max);
-        assert!(troubled.turn(&"a", 0) && troubled.turn(&"a", 0), "it is in no trouble");
+        assert!(troubled.turn(&"a", 0) && troubled.turn(&"a", 0), "no trouble is known");
         troubled.note("a");
-        let (left, round) = troubled.wait(&"a", 0).expect("it is left alone");
+        let (left, round) = troubled.wait(&"a", 0).expect("a back-off");
         assert!(left <= min && !troubled.turn(&"a", 0));
         // Both have waited.
         assert!(troubled.wait(&"a", round).is_none());
         assert!(troubled.turn(&"a", round) && !troubled.turn(&"a", round));
-        let (left, next) = troubled.wait(&"a", round).expect("one is asking");
+        let (left, next) = troubled.wait(&"a", round).expect("one request is in flight");
         assert_eq!((left, next), (max, round + 1));
         clock.advance(max);
-        assert!(troubled.turn(&"a", round), "it may have been given up");
+        assert!(troubled.turn(&"a", round), "the request may have been dropped");
         troubled.clear(&"a");
         assert!(troubled.turn(&"a", next) && troubled.turn(&"a", next));
     }

@@ -435,10 +435,10 @@ mod tests {
             let outcome =
                 if fails { Err(Error::new(Kind::NoSpace, "")) } else { Ok(MemberStored::NoRoom) };
             state.put_back(&first, outcome);
-            assert!(state.take().is_none(), "nothing more is begun");
-            assert!(ended.try_recv().is_err(), "the second one goes on");
+            assert!(state.take().is_none(), "no more work begins");
+            assert!(ended.try_recv().is_err(), "the second part is in flight");
             state.put_back(&second, Ok(MemberStored::Damaged));
-            let ended = ended.try_recv().expect("it has ended");
+            let ended = ended.try_recv().expect("the job has ended");
             assert_eq!(ended.map_err(|error| error.kind()).err(), fails.then_some(Kind::NoSpace));
         }
     }

@@ -237,7 +237,7 @@ impl Uploader {
                     packed = 0;
                 }
                 packed += size;
-                let pack = plan.packs.last_mut().expect("one was begun if there was none");
+                let pack = plan.packs.last_mut().expect("a pack was begun if there was none");
                 pack.push((digest, size));
             } else {
                 plan.objects.push((digest, size));

@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(
             told(&versions, 2 * DAY),
             [("0.2.0-rc.1".to_owned(), 1)],
-            "the others are silent"
+            "the other nodes are silent"
         );
     }
 

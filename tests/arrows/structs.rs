@@ -57,7 +57,7 @@ fn shape(words: &[Word], at: usize) -> Option<Shape> {
         if text == "," && depth == 1 {
             fields.push(Vec::new());
         } else {
-            fields.last_mut().expect("it begins with one").push(text);
+            fields.last_mut().expect("the list begins with one entry").push(text);
         }
     }
     fields.retain(|field| field.contains(&":"));

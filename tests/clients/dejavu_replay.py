@@ -1,7 +1,7 @@
-"""Does to a directory what triton-dejavu does: one JSON file per kernel, ten levels down, rewritten in
-place at each new result, and written empty at first sight.
+"""Writes to a directory as triton-dejavu does: one JSON file for each kernel, ten levels down. The first
+access writes it empty, and each new result rewrites it in place.
 
-Arguments: directory, kernel, and the keys to look for. Prints how many were HIT and MISS.
+Arguments: directory, kernel, and the keys to look up. Prints the counts of HIT and MISS.
 """
 
 import json

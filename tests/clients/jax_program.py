@@ -1,8 +1,8 @@
-"""Compiles a few small programs with JAX and says what its persistent cache did.
+"""Compiles a few small programs with JAX and prints what its persistent cache did.
 
-Prints one line of JSON: hits, misses, the results, and every warning. The cache's place comes from
-the environment, as for any user. Arguments: a number that makes the programs differ from those of
-another number, and how many MiB of constant data one of them carries (0 for none).
+Prints one line of JSON: hits, misses, the results, and every warning. The environment names the
+cache, as for a user. Arguments: a number that selects the programs, and the MiB of constant data
+in one of them (0 for none).
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Does to a directory what the Neuron compiler's cache does, without the compiler.
+"""Writes to a directory as the cache of the Neuron compiler does, without the compiler.
 
-A module's directory gets its graph and flags at first sight; the process that creates the lock file compiles,
-the others poll; `model.done` comes last. Arguments: directory, key, seconds that a compile takes.
-Prints COMPILED, WAITED or HIT, and fails when a finished module is not whole.
+The first access writes the graph and flags of a module. The process that creates the lock file compiles,
+and the others poll. `model.done` is written last. Arguments: directory, key, seconds of a compilation.
+Prints COMPILED, WAITED or HIT, and fails if a finished module is incomplete.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ def compiled():
 
 def check(neff):
     assert len(neff) == NEFF_BYTES, f"model.neff has {len(neff)} bytes"
-    assert hashlib.sha256(neff[32:]).digest() == neff[:32], "model.neff is not one writer's"
+    assert hashlib.sha256(neff[32:]).digest() == neff[:32], "model.neff has several writers"
 
 
 if not (module / "model.hlo_module.pb").exists():

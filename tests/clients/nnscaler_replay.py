@@ -1,8 +1,8 @@
-"""Does to a directory what nnscaler's `parallelize` does, without torch.
+"""Writes to a directory as `parallelize` of nnscaler does, without torch.
 
-Rank 0 either finds exactly the expected files or writes all of them in place, the generated code in
-two steps; then the code is imported. Arguments: directory, ranks, and `import` to wait on stdin after
-a first look at the directory and then only import, as the other ranks do after their barrier.
+Rank 0 finds exactly the expected files or writes all of them in place, the generated code in two
+steps. Then it imports the code. Arguments: directory, ranks, and `import` for another rank, which looks
+at the directory, waits on stdin as at its barrier, and then imports.
 Prints GENERATED, REUSED or IMPORTED.
 """
 
@@ -44,11 +44,11 @@ def matches():
 home.mkdir(parents=True, exist_ok=True)
 sys.path.insert(0, str(root))
 if len(sys.argv) > 3:
-    # Everything that the importer remembers is as it was before the code came.
+    # The importer caches the directory as it is before the code exists.
     importlib.invalidate_caches()
     try:
         importlib.import_module(f"_parallel_modules.model.Block._.gencode{rank}")
-        sys.exit("the code was there before it was generated")
+        sys.exit("the code existed before it was generated")
     except ModuleNotFoundError:
         pass
     print("LOOKED", flush=True)

@@ -1,4 +1,4 @@
-"""Compiles two signatures of one function with numba's file cache and says what it did."""
+"""Compiles two signatures of one function with numba's file cache, and prints its hits and misses."""
 
 import json
 

@@ -1,8 +1,8 @@
 """Races of two processes that compile one function for two types, over all orders of index and data.
 
-numba_races.py race SOURCES COUNT MOUNT...: each race is of one function and two processes; with two mounts, one on each.
-numba_races.py check SOURCES COUNT MOUNT...: a fresh look at all functions on each mount, twice; the second must only hit.
-Prints what it found as JSON. A wrong result is what another process computed for the other type.
+numba_races.py race SOURCES COUNT MOUNT...: each race has one function and two processes; with two mounts, one on each.
+numba_races.py check SOURCES COUNT MOUNT...: new processes call all functions on each mount, twice; the second run must only hit.
+Prints the findings as JSON. A wrong result is that of another process for the other type.
 """
 
 import itertools

@@ -1,8 +1,8 @@
-"""Calls functions with numba's file cache, and saves what it compiled only when it is told to.
+"""Calls functions with numba's file cache, and saves compiled code only on request.
 
-One line of JSON in, one out. {"call": FILE, "with": X, "gated": BOOL} calls the function `f` of a source file, loaded anew. With
-a gate, the call stops before numba writes the index and before it writes the data; {"go": true} lets it do the next of
-these. It says "stopped" each time, and in the end what came out. Started with the word "read", it never saves.
+Each line of JSON on stdin gets one line as its answer. {"call": FILE, "with": X, "gated": BOOL} loads a source file again and
+calls its function `f`. With a gate, the call stops before numba writes the index and before it writes the data; {"go": true}
+continues it. The answer is "stopped" at each stop, and the result at the end. With the argument "read" it saves nothing.
 """
 
 import importlib.util
@@ -37,7 +37,7 @@ for name in ("_save_index", "_save_data"):
 
 def call(path, value):
     try:
-        # What numba keeps names the module, which has to be found again.
+        # The cache of numba names the module, which must be found again.
         name = os.path.splitext(os.path.basename(path))[0]
         spec = importlib.util.spec_from_file_location(name, path)
         module = sys.modules[name] = importlib.util.module_from_spec(spec)
@@ -46,7 +46,7 @@ def call(path, value):
         stats = module.f.stats
         hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
         said.put({"result": repr(result), "hits": hits, "misses": misses})
-    except BaseException as error:  # whatever it is, the driver has to hear of it
+    except BaseException as error:  # the driver gets every error
         said.put({"error": repr(error)})
 
 

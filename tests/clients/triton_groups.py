@@ -1,9 +1,9 @@
-"""Puts and gets groups of files with Triton's own cache, without compiling: what a file holds says which writer wrote it.
+"""Puts and gets groups of files with Triton's own cache, without compiling. The content of a file names its writer.
 
-triton_groups.py put DIR KEYS FIRST NAME SEED: goes through the keys in an order of its own; where a key has no group it writes one
-of eight files, else it reads the group. Started at the same time, several do the same keys at almost the same moment.
-triton_groups.py watch DIR KEYS SECONDS: reads groups as they appear. triton_groups.py list DIR KEYS: what lies there in the end.
-Prints how many groups it wrote and read, and everything that was not right, as JSON.
+triton_groups.py put DIR KEYS FIRST NAME: goes through the keys from FIRST. It writes a group of eight files for a key that has
+none, else it reads the group. Processes that start together reach each key at almost the same moment.
+triton_groups.py watch DIR KEYS SECONDS: reads groups as they appear. triton_groups.py list DIR KEYS: checks the final files.
+Prints the numbers of groups written and read, and all faults, as JSON.
 """
 
 import json
@@ -24,7 +24,7 @@ def manager(number):
 
 
 def read(number, group):
-    """Reads a group as Triton does: by the paths that it names."""
+    """Reads a group as Triton does, by the paths in it."""
     held = {}
     for name in NAMES:
         if name not in group:

@@ -1,4 +1,4 @@
-"""Compiles one Triton kernel for a GPU that is not there, and says whether the cache had it."""
+"""Compiles one Triton kernel for a GPU that the machine lacks, and prints whether it was a hit."""
 
 import json
 import os

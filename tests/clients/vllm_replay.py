@@ -1,9 +1,9 @@
-"""Does to a directory what vLLM does with the compiled graphs of one model part: files in place, artifacts of several graphs,
-one of them a directory that is replaced, and at last the list of them, rewritten in place.
+"""Writes to a directory as vLLM does for the compiled graphs of one model part: artifacts of several graphs in place, one of
+them a directory that is replaced, and last their list, rewritten in place.
 
-Arguments: directory, model part, name of this process, number of graphs, and "replace" to write whatever is there. Reads what is
-there first: prints HIT where there is a list. Else it writes all and looks again: prints WROTE where its own files are there, OTHER where those of another process are. Prints
-MIXED, and what it found, where the list and the files that it names are not of one writer.
+Arguments: directory, model part, name of this process, number of graphs, and "replace" to write even if a list exists. Reads the
+files first, and prints HIT if a list exists. Else it writes all files and reads them again: it prints WROTE if they are its own,
+and OTHER if they are those of another process. It prints MIXED and the writers if the list and its files have several.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Does to a directory what XLA does with its side caches below JAX's directory: results of autotuning, one file each, and one file
-of kernels that each process reads, adds to, and puts in place as a whole.
+"""Writes to a directory as XLA does for its side caches below JAX's directory: one file for each result of autotuning, and one file
+of kernels that each process reads, extends and replaces as a whole.
 
-Arguments: directory, name of this process, number of results. Prints how many results it found and made, as HIT n MISS n. Ends
-with an error where a file is torn, as XLA does.
+Arguments: directory, name of this process, number of results. Prints the counts of found and new results, as HIT n MISS n. Fails
+if a file is torn, as XLA does.
 """
 
 import base64

@@ -164,7 +164,7 @@ impl Bed {
     async fn commits_and_packs_are_read_back(&self) {
         let remote = self.connect("basic").await;
         let name = commit(1);
-        let missing = remote.get_commit(&name).await.expect_err("not there yet");
+        let missing = remote.get_commit(&name).await.expect_err("missing");
         assert_eq!(missing.kind(), Kind::NotFound, "{}", missing.chain());
         for body in [&b"first"[..], b"first", b""] {
             let body = Bytes::copy_from_slice(body);
@@ -187,11 +187,12 @@ impl Bed {
         }
         let end = bytes.len() as u64;
         for (offset, length) in [(end - 1, 2), (end, 1), (end + 10, 5)] {
-            let error = remote.get_pack_range(&pack, offset, length).await.expect_err("beyond");
+            let error =
+                remote.get_pack_range(&pack, offset, length).await.expect_err("beyond the end");
             assert_eq!(error.kind(), Kind::Corrupt, "{offset}: {}", error.chain());
         }
         let other = keys::pack_name(&stamp(2));
-        let missing = remote.get_pack_range(&other, 0, 1).await.expect_err("not there");
+        let missing = remote.get_pack_range(&other, 0, 1).await.expect_err("missing");
         assert_eq!(missing.kind(), Kind::NotFound);
         assert_eq!(remote.health(), Health::Up);
     }
@@ -206,12 +207,12 @@ impl Bed {
             return;
         }
         assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)));
-        assert!(a.refuses_stale_heads().await.expect("tried"), "there is none yet");
-        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "and still none");
+        assert!(a.refuses_stale_heads().await.expect("tried"), "no head yet");
+        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "still no head");
         let one = LogHead::after(None, [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
         let put = put_head(&a, &one, None).await;
         let HeadPut::Done(version) = put else { panic!("{put:?}") };
-        assert!(refuses_stale_heads(&b).await, "there is one");
+        assert!(refuses_stale_heads(&b).await, "a head exists");
         let put = put_head(&b, &one, None).await;
         assert!(matches!(put, HeadPut::Conflict), "{put:?}");
         match a.get_head(Some(&version)).await.expect("read") {
@@ -230,7 +231,7 @@ impl Bed {
         assert_eq!(*head, two);
         let three = LogHead::after(Some(&two), [], 0);
         let put = put_head(&a, &three, Some(&version)).await;
-        assert!(matches!(put, HeadPut::Done(_)), "what was read can be replaced, too: {put:?}");
+        assert!(matches!(put, HeadPut::Done(_)), "a version from a read can be replaced: {put:?}");
         assert_eq!(a.health(), Health::Up);
     }
 
@@ -261,7 +262,7 @@ impl Bed {
         // Noise does not compress, so the largest takes three parts; the zeros take one.
         for raw in [noise(1, 20 << 20), vec![0; 20 << 20], noise(2, 1 << 20), vec![]] {
             let digest = Digest::of(&raw);
-            let missing = fetch(&remote, &digest, raw.len()).await.expect_err("not there");
+            let missing = fetch(&remote, &digest, raw.len()).await.expect_err("missing");
             assert_eq!(missing.kind(), Kind::NotFound);
             for _ in 0..2 {
                 let size = raw.len() as u64;
@@ -278,8 +279,8 @@ impl Bed {
         let raw = noise(3, 20 << 20);
         let wrong = Digest::of(b"something else");
         let error = remote.put_blob(&wrong, file_of(&raw), raw.len() as u64).await;
-        assert_eq!(error.expect_err("not its digest").kind(), Kind::Corrupt);
-        let missing = fetch(&remote, &wrong, raw.len()).await.expect_err("nothing appeared");
+        assert_eq!(error.expect_err("a wrong digest").kind(), Kind::Corrupt);
+        let missing = fetch(&remote, &wrong, raw.len()).await.expect_err("no object");
         assert_eq!(missing.kind(), Kind::NotFound);
     }
 
@@ -295,7 +296,7 @@ impl Bed {
                 tries += 1;
                 assert!(tries < 5, "{}", error.chain());
             }
-            assert_eq!(remote.health(), Health::Up, "the other one is no outage");
+            assert_eq!(remote.health(), Health::Up, "the other upload causes no outage");
         };
         futures::join!(upload(&nodes[0]), upload(&nodes[1]));
         for remote in &nodes {

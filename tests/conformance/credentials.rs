@@ -47,7 +47,7 @@ fn refusals_of_a_server_name_cause_and_remedy() {
         assert_eq!(error.kind(), Kind::Unavailable, "{}", error.chain());
         assert!(error.to_string().contains("check endpoint and network"), "{error}");
         server.up();
-        bed.open("p").check().await.expect("it is back");
+        bed.open("p").check().await.expect("the store is back");
     });
 }
 
@@ -100,7 +100,7 @@ fn service(answer: impl Fn(&str) -> (u16, String) + Send + 'static) -> (String, 
                 }
             }
             let (status, body) = answer(&text);
-            noted.lock().expect("no thread panics with it").push(text);
+            noted.lock().expect("no thread panics with the lock").push(text);
             let answer = format!(
                 "HTTP/1.1 {status} X\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
                 body.len()
@@ -140,7 +140,7 @@ fn credentials_from_instance_metadata_are_used() {
         let before = server.faults.requests();
         let remote = bed.connect("metadata").await;
         let sent = server.faults.requests() - before;
-        assert_eq!(remote.requests().total(), sent, "the store's requests are counted, no others");
+        assert_eq!(remote.requests().total(), sent, "only requests to the store are counted");
     });
 }
 
@@ -175,10 +175,13 @@ fn credentials_of_a_google_service_account_are_used_and_followed() {
         write_key(&file, "first");
         remote.check().await.expect("the right key is used");
         // The key is rotated: first the old one is no longer accepted, then the new one is there.
-        *accepted.lock().expect("no thread panics with it") = Some("second".to_owned());
+        *accepted.lock().expect("no thread panics with the lock") = Some("second".to_owned());
         let put = remote.put_commit(&commit(1), Bytes::from_static(b"x")).await;
         assert_eq!(put.expect_err("rotated").kind(), Kind::Denied);
-        assert!(matches!(remote.health(), Health::Down { .. }), "no credentials are an outage");
+        assert!(
+            matches!(remote.health(), Health::Down { .. }),
+            "missing credentials are an outage"
+        );
         write_key(&file, "second");
         remote.put_commit(&commit(1), Bytes::from_static(b"x")).await.expect("rotated");
         assert_eq!(remote.health(), Health::Up);
@@ -229,7 +232,7 @@ fn credentials_of_azure_are_used_and_followed() {
         let remote = shared.connect("sas").await;
         remote.put_commit(&commit(1), Bytes::from_static(b"x")).await.expect("written");
         assert_eq!(remote.list_log(None).await.expect("listed").len(), 1);
-        assert!(remote.requests().total() > 6, "signatures in the query count too");
+        assert!(remote.requests().total() > 6, "signatures in the query also count");
         // The file of the `az` command, rotated from an expired signature to a good one to a key.
         write(&format!("[storage]\nsas_token = {}\n", container_sas("2020-01-01T00:00:00Z")));
         let from_file = with(&[("AZURE_CONFIG_DIR", &config_dir)]);
@@ -311,14 +314,14 @@ fn credentials_of_azure_identities_are_fetched_and_shown() {
             assert_eq!(remote.check().await.expect_err("403").kind(), Kind::Denied);
             std::fs::write(&file, "federated-1").expect("written");
         });
-        let asked = std::mem::take(&mut *asked.lock().expect("no thread panics with it"));
+        let asked = std::mem::take(&mut *asked.lock().expect("no thread panics with the lock"));
         for word in wanted {
             assert!(asked[0].contains(word), "{word}: {asked:?}");
         }
         if wanted.contains(&"client_assertion=federated-1") {
             assert!(asked.last().expect("asked").contains("federated-2"), "{asked:?}");
         }
-        let shown = std::mem::take(&mut *shown.lock().expect("no thread panics with it"));
+        let shown = std::mem::take(&mut *shown.lock().expect("no thread panics with the lock"));
         assert!(
             shown.iter().all(|request| request.contains("authorization: Bearer the-token")),
             "{shown:?}"

@@ -165,7 +165,8 @@ impl Node for Fake {
 fn answer_all(mut device: File) {
     let mut request = vec![0; 256 * 1024];
     while let Ok(length @ 40..) = device.read(&mut request) {
-        let number = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four"));
+        let number =
+            |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().expect("four bytes"));
         let unique = &request[8..16];
         let (error, body) = match number(4) {
             // FORGET, INTERRUPT, BATCH_FORGET need no answer.

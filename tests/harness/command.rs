@@ -72,7 +72,7 @@ pub(crate) fn run(command: &mut Command, limit_ms: u64) -> Said {
         panic!("{command:?}: not done after {limit_ms} ms");
     };
     let text = |reader: std::thread::JoinHandle<Vec<u8>>| {
-        String::from_utf8_lossy(&reader.join().must("read what it said")).into_owned()
+        String::from_utf8_lossy(&reader.join().must("read the output")).into_owned()
     };
     Said { status, out: text(out), err: text(err) }
 }

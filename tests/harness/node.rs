@@ -288,7 +288,7 @@ impl Node {
                 return;
             }
             let child = self.child.as_mut().must("a started daemon");
-            if let Some(status) = child.try_wait().must("look after a daemon") {
+            if let Some(status) = child.try_wait().must("poll a daemon") {
                 self.child = None;
                 panic!("node {} ended at its start: {status}\n{}", self.name, self.log_tail());
             }
@@ -495,7 +495,7 @@ fn watch(name: String, mount: PathBuf, daemon: Arc<AtomicI32>) -> SyncSender<()>
         if waited != Err(RecvTimeoutError::Timeout) {
             return;
         }
-        say(format_args!("node {name} lived longer than {LIFE_MS} ms and is killed"));
+        say(format_args!("node {name} ran longer than {LIFE_MS} ms and is killed"));
         if let Some(pid) = Pid::from_raw(daemon.load(Ordering::Relaxed)) {
             let _ = kill_process(pid, Signal::KILL);
         }

@@ -137,20 +137,24 @@ impl Store {
             Kind::Dir(dir) => dir.clone(),
             Kind::S3(server) | Kind::Gcs(server) => server.bucket_dir().join("some/prefix"),
             Kind::Moto(_) | Kind::Azurite(_) | Kind::Radosgw(_) => {
-                panic!("this server keeps its objects to itself")
+                panic!("the objects of this server cannot be read")
             }
         }
     }
 
     /// Replaces a text in an object.
     pub(crate) fn edit(&self, key: &str, from: &str, to: &str) {
-        let Kind::Radosgw(radosgw) = &self.0 else { panic!("objects of this one are not edited") };
+        let Kind::Radosgw(radosgw) = &self.0 else {
+            panic!("the objects of this store cannot be edited")
+        };
         radosgw.edit(key, from, to);
     }
 
     /// Returns the present keys on the server that deletes by rules.
     pub(crate) fn keys(&self) -> BTreeSet<String> {
-        let Kind::Radosgw(radosgw) = &self.0 else { panic!("this one is not asked for its keys") };
+        let Kind::Radosgw(radosgw) = &self.0 else {
+            panic!("the keys of this store cannot be listed")
+        };
         radosgw.keys()
     }
 
@@ -174,7 +178,7 @@ impl Store {
     /// Sets the answer of a server in this process to requests for its lifecycle rules.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
-            panic!("only the server in this process does")
+            panic!("only the server in this process sets answers")
         };
         server.faults.answer_rules(status, body);
     }
@@ -182,7 +186,7 @@ impl Store {
     /// Starts a failure of a server in this process.
     pub(crate) fn trouble(&self, what: Trouble) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
-            panic!("troubles are for the server in this process")
+            panic!("only the server in this process makes trouble")
         };
         match what {
             Trouble::Down => server.down(),
@@ -196,7 +200,7 @@ impl Store {
     /// Makes a server in this process answer 503 to requests for keys that hold this text.
     pub(crate) fn throttle(&self, part_of_key: &str) {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
-            panic!("troubles are for the server in this process")
+            panic!("only the server in this process makes trouble")
         };
         server.faults.throttle(Some(part_of_key.to_owned()));
     }
@@ -204,7 +208,7 @@ impl Store {
     /// Returns how many requests were answered with 503 because of their keys.
     pub(crate) fn throttlings(&self) -> u64 {
         let (Kind::S3(server) | Kind::Gcs(server)) = &self.0 else {
-            panic!("troubles are for the server in this process")
+            panic!("only the server in this process makes trouble")
         };
         server.faults.throttlings()
     }
@@ -229,7 +233,7 @@ impl Store {
     pub(crate) fn fail(&self) {
         match &self.0 {
             Kind::Dir(dir) => {
-                std::fs::rename(dir, away(dir)).must("take the store away");
+                std::fs::rename(dir, away(dir)).must("move the store away");
                 std::fs::write(dir, b"not a directory").must("put a file in its place");
             }
             Kind::S3(server) | Kind::Gcs(server) => server.down(),
@@ -242,7 +246,7 @@ impl Store {
     /// Makes a shared directory disappear, like an unmounted network disk: an empty one is left.
     pub(crate) fn vanish(&self) {
         let Kind::Dir(dir) = &self.0 else { panic!("only a directory vanishes") };
-        std::fs::rename(dir, away(dir)).must("take the store away");
+        std::fs::rename(dir, away(dir)).must("move the store away");
         std::fs::create_dir(dir).must("leave an empty directory");
     }
 

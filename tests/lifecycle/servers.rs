@@ -68,7 +68,7 @@ fn rgw_deletes_by_the_rule_and_nothing_else() {
         }
         nap(Duration::from_secs(1));
     };
-    assert_eq!(Vec::from_iter(&left), others, "ten seconds are a day there");
+    assert_eq!(Vec::from_iter(&left), others, "ten seconds count as a day");
     bench.says(&["verify", &url, "--expiry", "1d"], 0, &["agree"]);
     bench.says(&["remove", &url], 0, &["removed"]);
 }

@@ -71,7 +71,7 @@ impl Desk {
         let lines = said.err.lines().filter(|line| !line.trim().is_empty()).count();
         assert!(lines <= 6, "a refusal is a few lines:\n{}", said.err);
         assert_eq!(tree::difference(&before, &self.disk()), "", "the disk was changed");
-        assert!(!is_mounted(self.mount.as_ref()), "it is mounted all the same");
+        assert!(!is_mounted(self.mount.as_ref()), "it is mounted");
     }
 }
 
@@ -153,7 +153,7 @@ fn bad_input_mount_points() {
         desk.mount = point.clone();
         desk.refuses(|desk| desk.mount(&[]), &[&point, word]);
     }
-    assert!(full.join("something").exists(), "what was in the way is still there");
+    assert!(full.join("something").exists(), "the directory in the way is kept");
     desk.mount = good;
 }
 
@@ -277,7 +277,7 @@ fn bad_input_a_store_that_is_unable() {
     store.fail();
     let late = Node::start(&aside, "late", Some(&store), Options::new(Io::best()).deadline("1s"));
     store.heal();
-    let status = eventually(30_000, "the daemon finds out", || {
+    let status = eventually(30_000, "the daemon refuses the store", || {
         let status = late.status();
         let why = status["health"]["last_error"].as_str().unwrap_or_default();
         if why.contains("cannot be used") { Ok(status) } else { Err(format!("{status}")) }
@@ -424,7 +424,7 @@ fn bad_input_sizes() {
     });
     assert_eq!(std::fs::metadata(cluster.b.at("huge")).must("stat on B").len(), HUGE);
     // The first opens may miss at their deadline while the content is fetched.
-    eventually(120_000, "node B has fetched it", || {
+    eventually(120_000, "node B fetches it", || {
         std::fs::File::open(cluster.b.at("huge")).map(drop).map_err(|error| error.to_string())
     });
     check(&mut slow, &cluster.b.at("huge"));
@@ -481,7 +481,7 @@ fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
             }
         }
     }
-    assert!(refused > 0, "a full disk took everything");
+    assert!(refused > 0, "a full disk refused no write");
     node.expect_error("No space");
     node.expect_error("NoSpace");
     for k in 0..5 {

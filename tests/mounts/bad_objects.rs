@@ -62,7 +62,7 @@ fn warnings(node: &Node, name: &str) -> Vec<String> {
 /// Waits for one warning about `name` with these words for each start of the node.
 #[track_caller]
 fn said(node: &Node, name: &str, starts: usize, words: &[&str]) {
-    let lines = eventually(10_000, format_args!("it is said of {name}"), || {
+    let lines = eventually(10_000, format_args!("{name} is reported"), || {
         let lines = warnings(node, name);
         if lines.len() >= starts { Ok(lines) } else { Err(node.log()) }
     });
@@ -151,7 +151,7 @@ fn bad_input_commits_in_the_store() {
     let name = keys::commit_name(&decode_commit(&last).must("a good commit").stamp);
     place(&cluster, &log.join(name), &last);
     let serves = |node: &Node, starts: usize| {
-        let found = eventually(10_000, "what follows is read", || {
+        let found = eventually(10_000, "later commits are read", || {
             std::fs::read(node.at("found")).map_err(|error| error.to_string())
         });
         assert!(found == content(names.len() as u64, 900));
@@ -340,13 +340,13 @@ fn bad_input_checkpoints_in_the_store() {
         assert_eq!(tree::difference(&all, &there), "", "{what}");
         said(&late, &name, 1, &["the one before it or the whole log", REMEDY_NEWER]);
         let began = late.log().matches("started from a checkpoint").count();
-        assert_eq!(began, 1, "{what}: from the one before: {}", late.log());
+        assert_eq!(began, 1, "{what}: from the earlier checkpoint: {}", late.log());
         // Running nodes do not need it, and go on.
         let bytes = content(k as u64, SMALL);
         SyscallProcess::new().put(&cluster.a.at("again"), &bytes).must("put");
         cluster.a.drain();
         for node in [&cluster.b, &late] {
-            eventually(5_000, "the mounts go on", || {
+            eventually(5_000, "the mounts still serve", || {
                 let read = std::fs::read(node.at("again")).map_err(|error| error.to_string())?;
                 if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
             });

@@ -63,13 +63,13 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     cluster.settle();
     cluster.a.drain();
     let written = cluster.store.objects_in("checkpoints");
-    assert!(!written.is_empty(), "none was written: {}", cluster.a.log());
+    assert!(!written.is_empty(), "no checkpoint was written: {}", cluster.a.log());
     // A running node must have read what is removed; the grace time ensures that.
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
-    let latest = written.iter().map(|at| time_of(at)).max().must("there is one");
+    let latest = written.iter().map(|at| time_of(at)).max().must("a checkpoint");
     let covered = |at: &PathBuf| time_of(at) + BEFORE_MS < latest;
     let below: Vec<_> = cluster.store.objects_in("log").into_iter().filter(covered).collect();
-    assert!(below.len() > COMMITS / 4, "{} commits are below it", below.len());
+    assert!(below.len() > COMMITS / 4, "{} commits are covered", below.len());
     for commit in below {
         std::fs::remove_file(commit).must("remove a commit");
     }
@@ -112,5 +112,9 @@ fn checkpoints_that_are_damaged_are_passed_over() {
     tree::converge(&cluster.a.mount, &c.mount, 60_000);
     let said = c.log().matches("a checkpoint cannot be used").count();
     let there = cluster.store.objects_in("checkpoints").len();
-    assert!((1..=there).contains(&said), "said {said} times of {there}: {}", c.log());
+    assert!(
+        (1..=there).contains(&said),
+        "reported {said} times for {there} checkpoints: {}",
+        c.log()
+    );
 }

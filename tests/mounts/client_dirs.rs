@@ -38,7 +38,7 @@ fn wanted(node: &Node) -> Vec<String> {
 
 fn await_dirs(node: &Node) {
     let wanted = wanted(node);
-    eventually(20_000, "the directories of clients are there", || {
+    eventually(20_000, "the directories of clients exist", || {
         let there = names(node);
         if wanted.iter().all(|dir| there.contains(dir)) {
             Ok(())
@@ -126,12 +126,12 @@ fn client_dirs_that_cannot_be_made_are_said_once_and_fail_nothing() {
     let site = Site::new();
     let store = Store::dir(&site);
     let mut node = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
-    assert!(names(&node).is_empty(), "a mount that is not for others gets none");
+    assert!(names(&node).is_empty(), "a mount for one user gets no directories");
     std::fs::write(node.at("jax"), b"a file").must("write");
     node.stop();
     node.set_options(Options::new(Io::best()).client_dirs("1777"));
     node.up();
-    eventually(20_000, "what cannot be made is said", || {
+    eventually(20_000, "a directory that cannot be made is reported", || {
         let log = node.log();
         let line = log.lines().find(|line| line.contains("client_dirs")).map(str::to_owned);
         line.ok_or(log)

@@ -152,7 +152,7 @@ fn clients_jax_with_a_size_limit() {
     let time = times(&cluster.a);
     assert_eq!(jax(&cluster.a, "1"), (misses, 0));
     assert_ne!(times(&cluster.a), time, "a hit is noted at once");
-    eventually(10_000, "nothing waits", || {
+    eventually(10_000, "nothing is pending", || {
         match cluster.a.status()["backlog"]["records"].as_u64() {
             Some(0) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -166,7 +166,7 @@ fn clients_jax_with_a_size_limit() {
     cluster.settle();
     assert_eq!(jax(&cluster.a, "2"), (hits + fresh, 0));
     for node in [&cluster.a, &cluster.b] {
-        assert_eq!(node.status()["incomplete"], 0, "JAX writes what it is said to write");
+        assert_eq!(node.status()["incomplete"], 0, "JAX writes as its profile states");
     }
 }
 
@@ -211,7 +211,7 @@ fn clients_jax_killed_writer() {
         let start = now();
         loop {
             let fresh = tree::texts(&dir).len() - before.len();
-            let ended = child.try_wait().must("look after JAX").is_some();
+            let ended = child.try_wait().must("poll JAX").is_some();
             if fresh >= 4 + round % 2 || ended || start.elapsed().as_secs() > 90 {
                 break;
             }
@@ -233,7 +233,7 @@ fn clients_jax_killed_writer() {
     }
     let mut command = jax(&cluster, &python, &cluster.b, "jax", &["30", "8"]);
     let warm = json(run(&mut command, LIMIT_MS));
-    assert_eq!(warm["misses"], 0, "it healed: {warm:#}");
+    assert_eq!(warm["misses"], 0, "the cache is repaired: {warm:#}");
 }
 
 fn clients_numba(io: Io) {
@@ -354,7 +354,7 @@ fn clients_ccache_keeps_its_statistics() {
         let is_result = |at: &PathBuf| at.to_string_lossy().ends_with('R');
         if all.iter().any(is_result) { Ok(()) } else { Err(format!("{all:?}")) }
     });
-    assert_eq!(own(&cluster.b), Vec::<String>::new(), "they are not in another node's listing");
+    assert_eq!(own(&cluster.b), Vec::<String>::new(), "another node does not list them");
     let warm = compile(&cluster, &cluster.b, "f.c", "warm");
     assert!(warm.contains("cache_hit"), "{warm}");
     let again = compile(&cluster, &cluster.a, "f.c", "again");
@@ -402,7 +402,7 @@ fn clients_ccache_keeps_its_statistics() {
     let before = sent(&cluster.a);
     zero();
     assert_eq!(counter(&cluster, &cluster.a, "cache_miss"), 0);
-    assert_eq!(sent(&cluster.a), before, "statistics are no news for other nodes");
+    assert_eq!(sent(&cluster.a), before, "statistics are not sent to other nodes");
 }
 
 /// The server of sccache for one node. It keeps its list of the cached entries for as long as it runs.

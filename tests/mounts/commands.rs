@@ -93,13 +93,13 @@ fn commands_mount_in_the_background_and_unmount(io: Io) {
     let log = status["log"].as_str().must("the place of the log");
     assert!(said.err.contains(&format!("the log is {log}")), "{said:?}");
     assert!(std::fs::read_to_string(log).must("read the log").contains("mounted"), "{log}");
-    assert!(hearthfs(&site, &["status"]).good().contains(log), "the table names it, too");
+    assert!(hearthfs(&site, &["status"]).good().contains(log), "the table also names it");
     let pid = status["pid"].as_i64().must("the daemon's pid") as i32;
     let table = hearthfs(&site, &["status"]).good();
     assert!(table.contains(&dir) && table.contains(io.word()), "{table}");
     hearthfs(&site, &["unmount", &dir]).good();
     assert!(!is_mounted(dir.as_ref()), "unmounted when the command returns");
-    eventually(2_000, "the daemon is gone", || {
+    eventually(2_000, "the daemon has ended", || {
         let gone =
             Pid::from_raw(pid).is_none_or(|pid| rustix::process::test_kill_process(pid).is_err());
         if gone { Ok(()) } else { Err(format!("process {pid}")) }
@@ -120,7 +120,7 @@ fn commands_status_and_drain_tell_of_the_backlog() {
     assert_eq!(status["backlog"]["records"], 0);
     let counters = &status["counters"];
     assert_eq!((&counters["uploaded"], &counters["commits_written"]), (&1.into(), &1.into()));
-    eventually(5_000, "node B knows the file", || {
+    eventually(5_000, "node B shows the file", || {
         std::fs::metadata(cluster.b.at("one")).map_err(|error| error.to_string())
     });
     let counters = cluster.b.status()["counters"].clone();
@@ -172,7 +172,7 @@ fn commands_unmount_now_leaves_the_backlog(io: Io) {
     let (dir, start) = (text(&cluster.a.mount), now());
     cluster.a.command(&["unmount", &dir, "--now"]).good();
     assert!(start.elapsed().as_millis() < 5_000, "--now took {:?}", start.elapsed());
-    assert!(cluster.a.await_end(5_000).success(), "the daemon ends well");
+    assert!(cluster.a.await_end(5_000).success(), "the daemon ends without an error");
     assert!(!is_mounted(&cluster.a.mount));
     cluster.store.heal();
     cluster.a.up();
@@ -202,14 +202,14 @@ fn commands_signals_end_a_mount_in_order(io: Io) {
         let status = cluster.a.await_end(30_000);
         assert!(status.success(), "{signal:?}: {status}");
         assert!(!is_mounted(&cluster.a.mount), "{signal:?}: the mount is gone");
-        eventually(5_000, "what was closed is on the other node", || {
+        eventually(5_000, "the closed file is on the other node", || {
             let read = std::fs::read(cluster.b.at(&name)).map_err(|error| error.to_string())?;
             if read == bytes { Ok(()) } else { Err("other bytes".to_owned()) }
         });
-        assert!(!cluster.b.at("open").exists(), "what was open is not published");
+        assert!(!cluster.b.at("open").exists(), "an open file is not published");
         drop(process);
         cluster.a.up();
-        assert!(!cluster.a.at("open").exists(), "what was open is not published");
+        assert!(!cluster.a.at("open").exists(), "an open file is not published");
     }
 }
 in_both_modes!(commands_signals_end_a_mount_in_order);
@@ -248,7 +248,7 @@ fn commands_run_sets_the_variables_and_passes_the_rest_on() {
     }
     assert_eq!(value("TRITON_CACHE_DIR").as_deref(), Some("/set/by/the/user"));
     assert!(!said.err.trim().is_empty(), "a summary on stderr");
-    assert!(!is_mounted(mount.as_ref()), "run unmounts what it mounted");
+    assert!(!is_mounted(mount.as_ref()), "run unmounts its mount");
 
     for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255)] {
         let said = run(&mut run_command(&site, &mount, &store, &["sh", "-c", script]), LIMIT_MS);
@@ -474,11 +474,11 @@ fn commands_hangup_opens_the_log_again_and_keeps_the_mount() {
     kill_process(node.pid(), Signal::HUP).must("hang up");
     line("the configuration is not taken over");
     std::fs::write(&config, before).must("restore the configuration");
-    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("read after the change"), b"text");
     node.stop();
     let words = ["sh", "-c", "trap '' HUP; \"$@\"; exit $?", "sh"];
     let mut node = Node::start(&site, "b", Some(&store), Options::new(Io::best()).wrapped(&words));
     kill_process(node.pid(), Signal::HUP).must("hang up");
-    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("it goes on"), b"text");
+    assert_eq!(SyscallProcess::new().get(&node.at("entry")).must("read after the change"), b"text");
     node.stop();
 }

@@ -73,6 +73,6 @@ fn clients_triton_finds_what_was_imported() {
         assert_eq!(written(&old), 0, "it was compiled again");
         std::fs::remove_file(&old).must("rm");
     }
-    assert_eq!(written(&cluster.b.at("triton")), 8, "at another path all is a miss");
+    assert_eq!(written(&cluster.b.at("triton")), 8, "another path is always a miss");
     assert_eq!(written(&cluster.b.at("triton")), 0);
 }

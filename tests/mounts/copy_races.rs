@@ -29,11 +29,11 @@ impl Copy {
     }
 
     fn child(&mut self) -> &mut Child {
-        self.0.as_mut().must("it was started")
+        self.0.as_mut().must("the copy was started")
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_child(self.0.as_ref().must("it was started"))
+        Pid::from_child(self.0.as_ref().must("the copy was started"))
     }
 
     fn signal(&self, signal: Signal) {
@@ -43,8 +43,8 @@ impl Copy {
     /// Stops the copy as soon as `when` holds. `when` still holds then.
     fn stop_when(&mut self, when: impl Fn(&Self) -> bool) {
         while !when(self) {
-            let ended = self.child().try_wait().must("look after it");
-            assert!(ended.is_none(), "it has ended too early");
+            let ended = self.child().try_wait().must("poll the child");
+            assert!(ended.is_none(), "the copy ended too early");
             std::thread::yield_now();
         }
         self.signal(Signal::STOP);
@@ -53,7 +53,7 @@ impl Copy {
         while !stopped() {
             sleep_ms(1);
         }
-        assert!(when(self), "it was stopped too late");
+        assert!(when(self), "the copy was stopped too late");
     }
 
     /// Reports whether it has a file open whose path satisfies `wanted`.
@@ -64,7 +64,7 @@ impl Copy {
 
     fn finish(mut self) -> Output {
         self.signal(Signal::CONT);
-        self.0.take().must("it was started").wait_with_output().must("its end")
+        self.0.take().must("the copy was started").wait_with_output().must("its end")
     }
 }
 
@@ -220,7 +220,7 @@ fn commands_import_keeps_what_it_cannot_replace() {
         command(&cluster.a, &["import", "--json"], &[source, &cluster.a.mount], &["--overwrite"]);
     assert_eq!(said.code(), 1, "{said:?}");
     counts(&report(&said), &[("files", 0), ("failed", 3)]);
-    assert_eq!(SyscallProcess::new().get(&there).must("it is still there"), b"theirs");
+    assert_eq!(SyscallProcess::new().get(&there).must("the file stays"), b"theirs");
     assert_eq!(tree::texts(&cluster.a.mount), [name]);
     let unit = cluster.a.at("triton/KEY");
     std::fs::create_dir_all(&unit).must("mkdir");
@@ -231,7 +231,7 @@ fn commands_import_keeps_what_it_cannot_replace() {
     command(&cluster.a, &["import"], &[source, &unit], &["--overwrite"]);
     let mut process = SyscallProcess::new();
     for name in ["__grp__k.json", name] {
-        assert_eq!(process.get(&unit.join(name)).must("it is still there"), b"theirs", "{name}");
+        assert_eq!(process.get(&unit.join(name)).must("the file stays"), b"theirs", "{name}");
     }
 }
 
@@ -331,7 +331,7 @@ fn commands_imports_take_turns() {
     let err = second.child().stderr.take().must("its stderr");
     std::io::BufRead::read_line(&mut std::io::BufReader::new(err), &mut line).must("read");
     assert!(line.contains("another import"), "{line}");
-    assert_eq!(tree::texts(&mount), ["large"], "the second has not begun");
+    assert_eq!(tree::texts(&mount), ["large"], "the second import has not begun");
     assert_eq!(first.finish().status.code(), Some(0));
     let output = second.finish();
     let units = u64::from(crate::copies::KERNELS + crate::copies::FUNCTIONS);

@@ -133,7 +133,7 @@ fn rotated(it: &Rotation) {
     for seq in 2..5 {
         process.put(&it.node.at(format!("f{seq}")), &bytes(seq)).must("put");
     }
-    eventually(20_000, "the daemon says so", || {
+    eventually(20_000, "the daemon reports it", || {
         let warnings = warnings(&it.node);
         if warnings.is_empty() { Err("nothing yet".to_owned()) } else { Ok(()) }
     });
@@ -143,7 +143,7 @@ fn rotated(it: &Rotation) {
     assert!(std::fs::metadata(it.node.at("missing")).is_err());
     assert!(it.node.status()["backlog"]["records"].as_u64().must("a count") > 0);
     let said = warnings(&it.node);
-    assert_eq!(said.len(), 1, "once: {said:#?}");
+    assert_eq!(said.len(), 1, "one warning: {said:#?}");
     assert!(said[0].contains("the credentials are refused: check"), "{said:?}");
     (it.right)();
     it.node.drain();

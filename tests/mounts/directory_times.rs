@@ -22,7 +22,7 @@ fn times_of(root: &Path) -> Times {
     let mut rest = vec![root.to_owned()];
     while let Some(path) = rest.pop() {
         let about = std::fs::symlink_metadata(&path).must("stat");
-        let below = path.strip_prefix(root).must("it lies below").to_owned();
+        let below = path.strip_prefix(root).must("a path below the root").to_owned();
         found.insert(below, (about.mtime(), about.mtime_nsec()));
         if about.is_dir() {
             let entries = std::fs::read_dir(&path).must("list");
@@ -169,7 +169,7 @@ fn directory_times_of_a_renamed_tree(io: Io) {
     exchanged.must("exchange");
     cluster.a.drain();
     for node in [&cluster.a, &cluster.b] {
-        eventually(10_000, "the times are there", || {
+        eventually(10_000, "the times arrive", || {
             let third = node.at("third");
             if !third.exists() {
                 return Err("nothing is there".to_owned());

@@ -67,7 +67,7 @@ fn commands_doctor_tries_a_store_and_leaves_nothing() {
         assert_eq!(result(&json, "put"), "skipped", "{said:?}");
         assert_eq!(result(&json, "delete"), "skipped");
         assert_eq!(result(&json, "get"), "ok");
-        assert_eq!(result(&json, "store"), "problem", "there is none, and none may be made");
+        assert_eq!(result(&json, "store"), "problem", "no store exists, and none may be made");
         assert!(store.objects_in("").is_empty());
     }
 }
@@ -84,7 +84,7 @@ fn commands_doctor_names_the_right_that_is_lacking() {
     let remedy = check(&json, "put")["remedy"].as_str().must("a remedy");
     assert!(remedy.contains("s3:PutObject"), "{remedy}");
     assert_eq!((result(&json, "list"), result(&json, "get")), ("ok", "ok"));
-    assert!(store.refused_writes() > 0, "it was really tried");
+    assert!(store.refused_writes() > 0, "the write was tried");
     let before = store.refused_writes();
     let (said, json) = asked(&desk, Some(&store), &["--writes", "private"]);
     assert_eq!(result(&json, "put"), "skipped", "{said:?}");
@@ -118,7 +118,7 @@ fn commands_doctor_says_why_a_store_cannot_be_reached() {
     assert_eq!(result(&wrong, "credentials"), "problem", "{wrong:#}");
     let remedy = check(&wrong, "credentials")["remedy"].as_str().must("a remedy");
     assert!(remedy.contains("AWS_ACCESS_KEY_ID"), "{remedy}");
-    assert!(!wrong.to_string().contains("\"put\""), "nothing more was asked: {wrong:#}");
+    assert!(!wrong.to_string().contains("\"put\""), "no later check ran: {wrong:#}");
     let nowhere = of(&[("AWS_ENDPOINT_URL", "http://127.0.0.1:9")], &url);
     assert_eq!(result(&nowhere, "reachable"), "problem", "{nowhere:#}");
     let missing = of(&[], "s3://another-bucket/x");
@@ -192,7 +192,7 @@ fn commands_doctor_beside_a_mount() {
     let site = Site::new();
     let store = Store::s3(&site);
     let mut a = Node::start(&site, "a", Some(&store), Options::new(Io::best()));
-    eventually(20_000, "the store is there", || match a.status()["health"]["up"].as_bool() {
+    eventually(20_000, "the store exists", || match a.status()["health"]["up"].as_bool() {
         Some(true) => Ok(()),
         other => Err(format!("{other:?}")),
     });
@@ -219,7 +219,7 @@ fn commands_doctor_beside_a_mount() {
     assert_eq!(result(&json, "client jax"), "warning", "{json:#}");
     a.drain();
     let made = store.objects_in("").len() - before;
-    assert!(made <= 2, "a commit for the directory, which the head announces, at most: {made}");
+    assert!(made <= 2, "at most a commit for the directory and a head: {made}");
     assert!(store.objects_in("probes").is_empty());
 
     // Another remote in the configuration is reported.
@@ -248,7 +248,9 @@ fn commands_doctor_without_a_fuse_device() {
     assert_eq!(said.code(), 1, "{said:?}");
     let json: Value = serde_json::from_str(&said.out).must("JSON");
     assert_eq!(result(&json, "fuse device"), "problem", "{json:#}");
-    assert!(check(&json, "fuse device")["remedy"].as_str().must("one").contains("modprobe fuse"));
+    assert!(
+        check(&json, "fuse device")["remedy"].as_str().must("a remedy").contains("modprobe fuse")
+    );
 }
 
 /// For a user of another user's mount it is no problem that this user could not mount.

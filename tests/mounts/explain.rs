@@ -319,7 +319,7 @@ fn commands_explain_reports_missing_and_damaged_bytes() {
     });
     process.put(&a.at("spoilt"), &content(3)).must("write it again");
     a.drain();
-    eventually(SEEN_MS, "it is whole again", || match process.get(&b.at("spoilt")) {
+    eventually(SEEN_MS, "the entry is complete again", || match process.get(&b.at("spoilt")) {
         Ok(bytes) if bytes == content(3) => Ok(()),
         other => Err(format!("{:?}", other.map(|bytes| bytes.len()))),
     });
@@ -366,7 +366,7 @@ fn commands_explain_reports_losses_without_a_store() {
     for name in ["k.json", "k.ttir", "__grp__k.json"] {
         put(&node.at("triton/KEY").join(name), "\"text\"", 0o644);
     }
-    eventually(SEEN_MS, "the unit is there", || {
+    eventually(SEEN_MS, "the unit arrives", || {
         process.get(&node.at("triton/KEY/__grp__k.json")).map_err(|errno| errno.to_string())
     });
     process.unlink(&node.at("triton/KEY/k.json")).must("unlink");
@@ -480,8 +480,8 @@ fn commands_explain_takes_and_shows_any_name() {
     assert!(!raw.out.contains('\u{1b}'), "{raw:?}");
     let typed = a.mount.join("odd\\x1b[31m\\n\\xff");
     let typed = said(a, &[], &typed);
-    assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the form that is printed");
-    process.stat(&odd).expect_err("it is gone");
+    assert_eq!(typed.out.lines().next(), raw.out.lines().next(), "the printed form is accepted");
+    process.stat(&odd).expect_err("the file is gone");
     let last = said(a, &["--last"], &a.mount);
     assert!(last.out.contains("odd\\x1b[31m") && last.out.contains("remedy: "), "{last:?}");
 

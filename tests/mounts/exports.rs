@@ -41,7 +41,7 @@ fn commands_export_changes_nothing_that_it_should_not() {
             std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
         let said = command(&cluster.a, &["export"], &paths, &[]);
         assert!(said.out.contains("kept"), "{said:?}");
-        assert_eq!(tree::texts(&dest.join("triton")), before, "what differs is kept");
+        assert_eq!(tree::texts(&dest.join("triton")), before, "a file that differs is kept");
     }
     let paths = [&*cluster.a.mount, Path::new("triton"), &*dest];
     let said = command(&cluster.a, &["export"], &paths, &["--overwrite"]);
@@ -95,11 +95,12 @@ fn commands_export_that_is_killed() {
         export.arg("export").arg(&mount).arg(&dest).stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = export.spawn().must("start an export");
         let there = || tree::files_below(&dest).len() >= published;
-        while !there() && child.try_wait().must("look after it").is_none() {
+        while !there() && child.try_wait().must("poll the child").is_none() {
             sleep_ms(1);
         }
         child.kill().must("kill it");
-        killed += u32::from(wait(&mut child, LIMIT_MS).must("it is dead").signal().is_some());
+        killed +=
+            u32::from(wait(&mut child, LIMIT_MS).must("the end of the export").signal().is_some());
         let wanted = tree::read(&source).must("read");
         let mut found = tree::read(&dest).must("read");
         found.retain(|path, _| !path.to_string_lossy().contains("/.hearthfs-export."));

@@ -28,7 +28,7 @@ impl Worth {
     fn read(text: &str) -> Self {
         let lines: Vec<&str> =
             text.lines().filter_map(|line| line.strip_prefix("hearthfs: ")).collect();
-        let [local, fetched, compiled, saved] = lines[..] else { panic!("four lines: {text}") };
+        let [local, fetched, compiled, saved] = lines[..] else { panic!("not four lines: {text}") };
         let number = |line: &str, what: &str| {
             assert!(line.contains(what), "{line}");
             line.split(' ').next().and_then(|word| word.parse().ok()).must(line)
@@ -106,18 +106,18 @@ fn cold_and_warm(
     assert_eq!(other, (misses, 0), "{client}");
     assert_eq!(warm.counts(), (0, misses, 0), "{client}, warm on the other node: {warm:?}");
     let saved = totals(&cluster.b, client)["saved_ms"].as_u64().must("a time");
-    assert!(saved > 0, "the other node knows what the entries took: {warm:?}");
+    assert!(saved > 0, "the other node has the times of the entries: {warm:?}");
     let (again, local) = go(&cluster.b);
     assert_eq!(again, (misses, 0), "{client}");
     assert_eq!(local.counts(), (misses, 0, 0), "{client}, warm again: {local:?}");
     let all = totals(&cluster.b, client);
-    assert_eq!(all["saved_ms"], 2 * saved, "each time the same is saved");
+    assert_eq!(all["saved_ms"], 2 * saved, "each hit saves the same");
     let counts = ["local", "fetched", "compiled"].map(|name| all[name].as_u64());
     assert_eq!(counts, [Some(misses), Some(misses), Some(0)], "{all}");
     let (own, at_home) = go(&cluster.a);
     assert_eq!(own, (misses, 0), "{client}");
     assert_eq!(at_home.counts(), (misses, 0, 0), "{client}, warm at home: {at_home:?}");
-    assert_eq!(totals(&cluster.a, client)["saved_ms"], saved, "both nodes know the same");
+    assert_eq!(totals(&cluster.a, client)["saved_ms"], saved, "both nodes show the same");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn figures_last_and_are_for_all_users(io: Io) {
     std::fs::read(cluster.a.at("jax/jit_f-1-cache")).must("read");
     let more = totals(&cluster.a, "jax");
     assert_eq!(more["local"], 4);
-    assert_eq!(more["saved_ms"], saved / 3 * 4, "what it took is kept with the entry");
+    assert_eq!(more["saved_ms"], saved / 3 * 4, "the entry keeps its time");
     // They are saved every 10 s.
     let file = cluster.a.cache.join("v1/figures");
     eventually(30_000, "they are kept", || {
@@ -315,10 +315,10 @@ fn figures_count_entries_and_nothing_else() {
     std::fs::rename(jax.join("part"), jax.join("jit_g-1-cache")).must("rename");
     assert_eq!(count(&cluster.a), [0, 0, 3], "a rename into place");
     std::fs::rename(jax.join("jit_g-1-cache"), jax.join("jit_h-1-cache")).must("rename");
-    assert_eq!(count(&cluster.a), [0, 0, 3], "it was one before");
+    assert_eq!(count(&cluster.a), [0, 0, 3], "it was an entry before");
     write("jit_e-1-cache", "");
     std::fs::read(jax.join("jit_e-1-cache")).must("read");
-    assert_eq!(count(&cluster.a), [0, 0, 3], "nothing was compiled to nothing");
+    assert_eq!(count(&cluster.a), [0, 0, 3], "an empty file is no result");
     std::fs::read(jax.join("jit_h-1-cache")).must("read");
     std::fs::metadata(jax.join("jit_h-1-cache")).must("look");
     assert_eq!(count(&cluster.a), [1, 0, 3]);

@@ -51,7 +51,11 @@ fn fleet_sees_the_reason_of_an_outage() {
         cluster.store.heal();
         cluster.a.drain();
         let up = until(&cluster.a, "its end", |status| status["health"]["up"] == true);
-        assert_eq!(up["health"]["last_error_kind"], kind, "it is kept: {}", up["health"]);
+        assert_eq!(
+            up["health"]["last_error_kind"], kind,
+            "the last error is kept: {}",
+            up["health"]
+        );
         assert!(shown(&cluster.a).contains("outage    ended "), "{}", shown(&cluster.a));
     }
 }
@@ -92,7 +96,7 @@ fn fleet_sees_how_far_a_node_is_behind() {
 }
 
 fn stat_by_process(node: &Node, name: &str) {
-    assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} is there");
+    assert!(SyscallProcess::new().stat(&node.at(name)).is_err(), "{name} exists");
 }
 
 /// Throttled requests, and the time that they cost, are counted.
@@ -116,7 +120,7 @@ fn fleet_sees_throttling() {
     assert!(told <= Some(cluster.store.throttlings()), "{seen:#}");
     let text = shown(&cluster.a);
     assert!(text.contains("throttled 503 ") && text.contains("; NOW"), "{text}");
-    until(&cluster.a, "the backlog says so", |status| status["backlog_reasons"]["throttled"] == 1);
+    until(&cluster.a, "the backlog shows it", |status| status["backlog_reasons"]["throttled"] == 1);
     cluster.store.heal();
     cluster.a.drain();
     until(&cluster.a, "it is over", |status| status["health"]["throttled"] == false);
@@ -137,18 +141,18 @@ fn fleet_sees_why_a_name_is_a_miss() {
     put(&a, "removed", 100);
     a.drain();
     for name in ["packed", "removed"] {
-        eventually(10_000, "node B knows the file", || {
+        eventually(10_000, "node B shows the file", || {
             process.stat(&b.at(name)).map_err(|errno| errno.to_string())
         });
     }
     std::fs::remove_file(a.at("removed")).must("remove");
     a.drain();
     store.throttle("packs/");
-    assert!(process.get(&b.at("packed")).is_err(), "it is not given out");
+    assert!(process.get(&b.at("packed")).is_err(), "throttled content is not served");
     store.heal();
     assert!(process.stat(&b.at("on no node")).is_err());
-    eventually(10_000, "node B knows that it is gone", || match process.stat(&b.at("removed")) {
-        Ok(_) => Err("it is there".to_owned()),
+    eventually(10_000, "node B shows the removal", || match process.stat(&b.at("removed")) {
+        Ok(_) => Err("it exists".to_owned()),
         Err(_) => Ok(()),
     });
     let lines: Vec<Value> =

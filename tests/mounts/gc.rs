@@ -178,7 +178,7 @@ fn gc_says_what_it_would_do_and_refuses_what_is_no_store() {
     }
     assert_eq!(std::fs::read_dir(&empty).must("list").count(), 0, "no store was made");
     let mut command = cluster.site.hearthfs();
-    assert_eq!(run(command.arg("gc"), 60_000).code(), 2, "which store?");
+    assert_eq!(run(command.arg("gc"), 60_000).code(), 2, "no store is named");
 }
 
 /// What is past the expiry is deleted from a bucket too, with as few requests as possible.

@@ -116,12 +116,12 @@ fn commands_import_keeps_what_is_there(io: Io) {
     for name in ["plain", "triton/KEY0/k.json", "numba/m.f-1.py311.1.nbc"] {
         assert_eq!(SyscallProcess::new().get(&mount.join(name)).must("read"), b"theirs", "{name}");
     }
-    assert!(!mount.join("numba/m.f-1.py311.3.nbc").exists(), "no mixture");
+    assert!(!mount.join("numba/m.f-1.py311.3.nbc").exists(), "no mixed unit");
     let replaced = report(&import(&["--overwrite", "--drain"]));
     counts(&replaced, &[("files", 8), ("units", 2), ("same", 3), ("kept", 0), ("failed", 0)]);
     let wanted = with_times(&source);
     for node in [&cluster.a, &cluster.b] {
-        eventually(SEEN_MS, "what was replaced is seen", || {
+        eventually(SEEN_MS, "the new versions are visible", || {
             let there = with_times(&node.mount);
             let differs = |(path, text): &(&PathBuf, &String)| there.get(*path) != Some(*text);
             wanted.iter().find(differs).map_or(Ok(()), |differs| Err(format!("{differs:?}")))
@@ -146,11 +146,11 @@ fn commands_import_that_is_killed(io: Io) {
                 .filter(|number| mount.join(format!("triton/KEY{number}/__grp__k.json")).exists());
             kernels.count() >= published
         };
-        while !there() && child.try_wait().must("look after it").is_none() {
+        while !there() && child.try_wait().must("poll the child").is_none() {
             sleep_ms(1);
         }
         child.kill().must("kill it");
-        let status = wait(&mut child, LIMIT_MS).must("it is dead");
+        let status = wait(&mut child, LIMIT_MS).must("the end of the export");
         killed += u32::from(status.signal().is_some());
         usable(&cluster.a, &source);
         let wanted = with_times(&source);
@@ -193,7 +193,7 @@ fn commands_import_shows_whole_units(io: Io) {
         counts(&report(&said), &[("units", units), ("kept", 0), ("failed", 0)]);
     });
     for node in [&cluster.a, &cluster.b] {
-        eventually(SEEN_MS, "all units are seen", || {
+        eventually(SEEN_MS, "all units are visible", || {
             let found = usable(node, &source);
             if found == KERNELS + FUNCTIONS { Ok(()) } else { Err(format!("{found} units")) }
         });
@@ -372,7 +372,7 @@ fn commands_import_ends_with_its_mount() {
     import.args(["import", "--json"]).arg(&source).arg(&mount);
     let mut child = import.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().must("start");
     while !mount.join("numba").exists() && !mount.join("triton").exists() {
-        assert!(child.try_wait().must("look after it").is_none(), "it is over");
+        assert!(child.try_wait().must("poll the child").is_none(), "the import ended too early");
         sleep_ms(1);
     }
     cluster.a.kill_only();

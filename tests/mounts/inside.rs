@@ -142,7 +142,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
         let linked = &here[name];
         assert_eq!((&linked["links"], &linked["client"]), (&2.into(), &Value::Null), "{linked}");
     }
-    assert_eq!(b.status()["counters"]["fetched"], 0, "asking fetches nothing");
+    assert_eq!(b.status()["counters"]["fetched"], 0, "a query fetches nothing");
 
     let node = one["node"].as_str().must("a node");
     let row = |on: &Node| {
@@ -164,7 +164,7 @@ fn commands_ls_tells_where_entries_come_from(io: Io) {
     process.get(&b.at("jax/jit_f-1-cache")).must("read");
     let there = row(b);
     assert_eq!(there[there.len() - 4..], [node, "jax", "local", &path(b)], "{there:?}");
-    assert_ne!(there[there.len() - 5], "-", "now it was used here");
+    assert_ne!(there[there.len() - 5], "-", "it is used here now");
 }
 in_both_modes!(commands_ls_tells_where_entries_come_from);
 

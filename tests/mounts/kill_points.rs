@@ -153,7 +153,7 @@ impl Writer {
             let maybe = unsure.as_ref().filter(|(of, _)| *of == name).map(|(_, seq)| *seq);
             assert!(
                 found == last || found.is_some() && found == maybe,
-                "{when}, {name} of writer {}: there is {found:?}, acknowledged was {last:?}, under way {maybe:?}",
+                "{when}, {name} of writer {}: found {found:?}, acknowledged {last:?}, in flight {maybe:?}",
                 self.number
             );
             if let Some(seq) = found {

@@ -243,7 +243,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     let fill = (room.f_bavail * room.f_frsize).saturating_sub(2 << 20);
     let hog = disk.join("hog");
     std::fs::write(&hog, vec![1; fill as usize]).must("fill the disk");
-    eventually(6_000, "node B knows the names", || {
+    eventually(6_000, "node B lists the names", || {
         process.stat(&b.at("large")).map_err(|errno| errno.to_string())
     });
     let fetched = || b.status()["counters"]["fetched_bytes"].as_u64().unwrap_or(0);
@@ -254,7 +254,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
         }
     }
     let more = fetched() - before;
-    assert!(more < 100_000, "{more} bytes were fetched for what cannot be kept");
+    assert!(more < 100_000, "{more} bytes were fetched that cannot be kept");
     let status = b.status();
     assert!(status["counters"]["without_room"].as_u64() >= Some(2), "{status}");
     assert_eq!(status["local"]["disk_full"], true, "{status}");
@@ -268,7 +268,7 @@ fn limits_a_full_disk_is_a_miss_for_readers(io: Io) {
     assert!(said.err.contains("is full ("), "{said:?}");
     assert!(said.err.contains(&format!("the log of the daemon is {}", b.log_path())), "{said:?}");
     std::fs::remove_file(&hog).must("make room");
-    eventually(10_000, "it is not full any more", || {
+    eventually(10_000, "the disk has room again", || {
         let local = b.status()["local"].clone();
         if local["disk_full"] == false { Ok(()) } else { Err(local.to_string()) }
     });
@@ -315,7 +315,7 @@ fn limits_attributes_do_not_grow_the_daemon(io: Io) {
         }
         taken + 4_009 > 16 << 20
     });
-    let refused = refused.must("a sum that is reached") + 1;
+    let refused = refused.must("a reachable sum") + 1;
     let path = node.at(format!("g{refused}"));
     process.put(&path, b"").must("put");
     assert_eq!(process.setxattr(&path, "user.most", &[1; 4_000], 0), Err(Errno::NOSPC));

@@ -93,7 +93,7 @@ fn live_files_of_a_linker_that_is_watched(io: Io) {
         assert!(watcher.map_read(view, 0, LEN) == closed, "a mapped version changed");
         linker.unmap(map).must("unmap");
         // The kernel reports the last unmapping after the call has returned.
-        eventually(2_000, "what was stored, after the unmapping", || {
+        eventually(2_000, "the stored bytes, after the unmapping", || {
             let read = watcher.get(&path).map_err(|errno| errno.to_string())?;
             if read == bytes { Ok(()) } else { Err("the bytes of the close".to_owned()) }
         });
@@ -194,14 +194,18 @@ fn live_files_with_readers_of_the_closed_version(io: Io) {
         check("closed");
         writer.pwrite(fd, 0, &second[..5_000]).must("overwrite");
         check("overwritten");
-        assert!(late.get(&path).must("read") == first, "a reader that comes later");
+        assert!(late.get(&path).must("read") == first, "a later reader");
         writer.ftruncate(fd, 10).must("cut");
         check("cut");
-        assert_eq!(late.stat(&path).must("stat").size, first.len() as u64, "stat of another");
+        assert_eq!(
+            late.stat(&path).must("stat").size,
+            first.len() as u64,
+            "stat by another process"
+        );
         writer.pwrite(fd, 0, &second).must("write");
         check("written");
-        assert!(late.get(&path).must("read") == first, "a reader that comes later");
-        assert!(writer.read(fd, 0, 20_000).must("read one's own") == second);
+        assert!(late.get(&path).must("read") == first, "a later reader");
+        assert!(writer.read(fd, 0, 20_000).must("read own bytes") == second);
         writer.close(fd).must("close");
         assert!(late.get(&path).must("read") == second, "the next version");
         check("closed again");

@@ -36,7 +36,7 @@ fn cluster(io: Io) -> Cluster {
 fn await_there(path: &Path, wanted: bool) {
     eventually(10_000, path.display(), || match std::fs::symlink_metadata(path).is_ok() {
         there if there == wanted => Ok(()),
-        there => Err(format!("it is there: {there}")),
+        there => Err(format!("it exists: {there}")),
     });
 }
 
@@ -56,9 +56,9 @@ fn lock_files_exclude_on_all_nodes_until_their_process_ends(io: Io) {
         }
         await_there(&cluster.a.at(name), false);
         await_there(&cluster.b.at(name), false);
-        let fd = other.open(&cluster.b.at(name), CREATE_NEW, 0o644).must("the next has it");
+        let fd = other.open(&cluster.b.at(name), CREATE_NEW, 0o644).must("the next makes it");
         other.close(fd).must("close");
-        other.unlink(&cluster.b.at(name)).must("give it back");
+        other.unlink(&cluster.b.at(name)).must("remove it");
         cluster.b.drain();
         await_there(&cluster.a.at(name), false);
     }
@@ -79,7 +79,7 @@ fn lock_files_of_one_node_and_files_that_look_like_locks(io: Io) {
     cluster.a.drain();
     for name in ORDINARY {
         await_there(&cluster.b.at(name), true);
-        assert!(a.at(name).exists(), "{name} is a file as any other");
+        assert!(a.at(name).exists(), "{name} is an ordinary file");
     }
     assert!(!cluster.b.at(NODE).exists());
 }
@@ -92,7 +92,7 @@ fn lock_files_that_others_have_made_since_stay() {
     let path = cluster.a.at(CLUSTER[0]);
     let (mut first, mut second) = (SyscallProcess::new(), SyscallProcess::new());
     first.put(&path, b"").must("the first makes it");
-    first.unlink(&path).must("and gives it back");
+    first.unlink(&path).must("the first removes it");
     second.put(&path, b"2").must("the second makes it");
     first.kill(Signal::KILL);
     // When this one is gone, the daemon has checked the locks.
@@ -137,7 +137,7 @@ fn lock_files_outlive_a_daemon_with_their_process_only() {
     ends.kill(Signal::KILL);
     cluster.a.up();
     await_there(&other, false);
-    assert!(one.exists(), "its process lives");
+    assert!(one.exists(), "the process of the lock lives");
     lives.kill(Signal::KILL);
     await_there(&one, false);
     cluster.a.drain();
@@ -164,7 +164,7 @@ fn p14_isolation_of_lock_files(io: Io) {
     other.put(&marker, b"").must("another lock");
     other.kill(Signal::KILL);
     await_there(&marker, false);
-    assert_eq!(world.root.get(&path), Ok(b"b".to_vec()), "B could not have removed it");
+    assert_eq!(world.root.get(&path), Ok(b"b".to_vec()), "B may not remove it");
     world.a.kill(Signal::KILL);
     await_there(&path, false);
 }

@@ -94,7 +94,7 @@ fn locks_polling_with_truncation_keeps_one_holder(io: Io) {
     for worker in workers {
         worker.join().must("a worker");
     }
-    assert_eq!(std::fs::read_to_string(&counter).must("read"), "60", "a lost update");
+    assert_eq!(std::fs::read_to_string(&counter).must("read"), "60", "an update is lost");
 }
 in_both_modes!(locks_polling_with_truncation_keeps_one_holder);
 
@@ -214,7 +214,7 @@ fn p15_locks_hold_while_another_node_uses_the_name(io: Io) {
         let later = format!("{content}.later");
         other.put(&cluster.b.at(&later), b"x").must("put");
         cluster.settle();
-        eventually(5_000, "what came later arrives", || {
+        eventually(5_000, "the later version arrives", || {
             std::fs::metadata(cluster.a.at(&later)).map_err(|error| error.to_string())
         });
         for (word, flags) in openings().into_iter().chain(modes()) {
@@ -310,14 +310,14 @@ fn p15_locks_come_in_the_order_of_waiting(io: Io) {
         let fds = waiters.each_mut().map(|waiter| {
             let fd = waiter.open(&path, READ_WRITE, 0o644).must("open");
             waiter.begin_flock(fd, EXCLUSIVE);
-            assert!(waiter.heard(100).is_none(), "it waits");
+            assert!(waiter.heard(100).is_none(), "the waiter waits");
             fd
         });
         holder.flock(held, UNLOCK).must("unlock");
         for at in 0..waiters.len() {
             assert_eq!(waiters[at].heard(3_000), Some(Ok(())), "waiter {at}");
             for later in &mut waiters[at + 1..] {
-                assert!(later.heard(20).is_none(), "it is not its turn");
+                assert!(later.heard(20).is_none(), "a later waiter still waits");
             }
             waiters[at].flock(fds[at], UNLOCK).must("unlock");
         }
@@ -336,19 +336,19 @@ fn p15_locks_let_waiters_handle_signals(io: Io) {
             waiter.begin_flock(fd, EXCLUSIVE);
             assert!(waiter.heard(50).is_none());
             waiter.signal(Signal::ALARM);
-            assert_eq!(waiter.heard(2_000), Some(Err(Errno::INTR)), "as Python wants it");
+            assert_eq!(waiter.heard(2_000), Some(Err(Errno::INTR)), "as Python expects");
         }
         waiter.catch(Signal::ALARM, true);
         waiter.begin_flock(fd, EXCLUSIVE);
         for _ in 0..3 {
             waiter.signal(Signal::ALARM);
-            assert!(waiter.heard(120).is_none(), "it goes on waiting");
+            assert!(waiter.heard(120).is_none(), "the waiter keeps waiting");
         }
         // A process that is stopped meanwhile continues to wait.
         waiter.signal(Signal::STOP);
         sleep_ms(120);
         waiter.signal(Signal::CONT);
-        assert!(waiter.heard(120).is_none(), "it goes on waiting");
+        assert!(waiter.heard(120).is_none(), "the waiter keeps waiting");
         holder.flock(held, UNLOCK).must("unlock");
         assert_eq!(waiter.heard(3_000), Some(Ok(())));
     });
@@ -370,7 +370,7 @@ fn p15_locks_let_waiters_be_killed(io: Io) {
             assert!(start.elapsed().as_millis() < 2_000, "{signal:?} took {:?}", start.elapsed());
         }
         holder.flock(held, UNLOCK).must("unlock");
-        assert!(!is_locked(&path), "the lock of a process that died waiting");
+        assert!(!is_locked(&path), "a dead waiter holds no lock");
     });
 }
 in_both_modes!(p15_locks_let_waiters_be_killed);
@@ -429,7 +429,11 @@ fn p15_locks_start_anew_after_an_unlink(io: Io) {
             let held = hold(&mut holder, &path, flags);
             let fd = member.open(&path, flags, 0o644).must("open");
             remover.unlink(&path).must("unlink");
-            assert_eq!(member.flock(fd, EXCLUSIVE), Err(Errno::AGAIN), "they have it open still");
+            assert_eq!(
+                member.flock(fd, EXCLUSIVE),
+                Err(Errno::AGAIN),
+                "other processes have it open"
+            );
             let mut next = SyscallProcess::new();
             let held_next = hold(&mut next, &path, READ_WRITE);
             assert!(is_locked(&path), "the next file with the name");
@@ -437,7 +441,7 @@ fn p15_locks_start_anew_after_an_unlink(io: Io) {
             member.flock(fd, EXCLUSIVE).must("lock");
             assert!(is_locked(&path), "the next file with the name");
             next.close(held_next).must("close");
-            assert!(!is_locked(&path), "free, whatever is done to the one before");
+            assert!(!is_locked(&path), "the next file is not locked");
             remover.unlink(&path).must("unlink");
         }
     });

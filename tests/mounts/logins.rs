@@ -63,7 +63,7 @@ impl Logins {
             std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/systemd/hearthfs.sh"));
         let line = format!("_hearthfs={}\n", mount.display());
         let text = text.must("read the snippet").replace("_hearthfs=/mnt/cache\n", &line);
-        assert!(text.contains(&line), "the mount point is not where it is set");
+        assert!(text.contains(&line), "the snippet sets the mount point elsewhere");
         let snippet = site.path().join("hearthfs.sh");
         std::fs::write(&snippet, text).must("write the snippet");
         Self { shell, site: site.path().to_owned(), snippet }
@@ -85,7 +85,7 @@ impl Logins {
         assert!(said.status.success() && said.err.is_empty(), "{}: {said:?}", self.shell);
         assert!(took < LATE, "{}: a login took {took:?}", self.shell);
         let rest = said.out.strip_prefix("status=0\nleft=\n");
-        let lines = rest.must(format_args!("{} keeps quiet: {said:?}", self.shell)).lines();
+        let lines = rest.must(format_args!("{} prints nothing: {said:?}", self.shell)).lines();
         let pairs = lines.filter_map(|line| line.split_once('='));
         let known = pairs.filter(|(name, _)| VARIABLES.iter().any(|(known, _)| known == name));
         known.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -180,7 +180,7 @@ fn logins_wait_for_no_answer(shell: &'static str) {
     let logins = Logins::new(shell, &site, &node.mount);
     let text = std::fs::read_to_string(&logins.snippet).must("read the snippet");
     let lasting = text.replace("timeout -s KILL 1 ", "timeout -s KILL 100 ");
-    assert_ne!(lasting, text, "the process that asks has its limit elsewhere");
+    assert_ne!(lasting, text, "the snippet sets the limit elsewhere");
     std::fs::write(&logins.snippet, lasting).must("write the snippet");
     logins.get("all is exported", &all(&node.mount));
     node.drain();

@@ -162,7 +162,7 @@ fn metrics_call_a_detached_mount_in_use_healthy() {
     put(&node.at("file"), "text", 0o644);
     let used = std::fs::File::open(node.at("file")).must("open");
     // If a mount vanishes before its daemon has looked at it, it counts as one that could not be made.
-    eventually(30_000, "the daemon has seen its mount", || {
+    eventually(30_000, "the daemon has checked its mount", || {
         let log = node.log();
         if log.contains(" mounted mount_point=") { Ok(()) } else { Err(log) }
     });
@@ -253,7 +253,7 @@ fn metrics_addresses_that_cannot_be_used_are_refused() {
         let said = node.refused();
         assert!(said.contains("metrics.listen") && said.contains(why), "{at}: {said}");
     }
-    assert_eq!(std::fs::read(&plain).must("read"), b"text", "nothing was taken away");
+    assert_eq!(std::fs::read(&plain).must("read"), b"text", "the plain file is kept");
     // What a killed daemon has left is replaced.
     let store = Store::dir(&site);
     let mut node = monitored(&site, "b", &store, &Options::new(Io::best()));
@@ -274,7 +274,7 @@ fn metrics_are_written_for_a_collector() {
     let mode = file.metadata().must("the file").permissions().mode() & 0o777;
     assert_eq!(mode, 0o644);
     put(&node.at("file"), "text", 0o644);
-    eventually(60_000, "it is written anew", || {
+    eventually(60_000, "it is written again", || {
         let text = std::fs::read_to_string(&file).map_err(|error| error.to_string())?;
         let count = parsed(&text)["hearthfs_published_total"];
         if count == 1 { Ok(()) } else { Err(format!("{count}")) }
@@ -282,7 +282,7 @@ fn metrics_are_written_for_a_collector() {
     let names: Vec<_> = std::fs::read_dir(&cluster_dir).must("list").collect();
     assert_eq!(names.len(), 1, "{names:?}");
     node.stop();
-    assert!(!file.exists(), "old figures would be taken for new ones");
+    assert!(!file.exists(), "the old figures are left");
     node.set_options(
         Options::new(Io::best()).variable("HEARTHFS_METRICS_TEXTFILE", "/nowhere/a.prom"),
     );

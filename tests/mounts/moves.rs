@@ -32,7 +32,7 @@ fn see(node: &Node, prefix: &str, seqs: std::ops::Range<u64>) {
     let mut process = SyscallProcess::new();
     for seq in seqs {
         let at = node.at(format!("{prefix}{seq}"));
-        eventually(15_000, format_args!("{} is there", at.display()), || match process.get(&at) {
+        eventually(15_000, format_args!("{} exists", at.display()), || match process.get(&at) {
             Ok(bytes) if bytes == body(seq) => Ok(()),
             Ok(bytes) => Err(format!("{} other bytes", bytes.len())),
             Err(error) => Err(error.to_string()),
@@ -66,7 +66,7 @@ fn moves_to_another_store_with_its_content(io: Io) {
     write(&cluster.a, "new", 4..8);
     see(&cluster.b, "new", 4..8);
     tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    assert!(!cluster.a.log().contains(OTHER_STORE), "it is the same store, elsewhere");
+    assert!(!cluster.a.log().contains(OTHER_STORE), "the store moved, but is the same");
 }
 in_both_modes!(moves_to_another_store_with_its_content);
 
@@ -141,7 +141,7 @@ fn moves_on_in_a_store_that_was_emptied() {
     write(&cluster.a, "again", 0..4);
     see(&cluster.b, "again", 0..4);
     let shown = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
-    assert_eq!(shown.len(), 4, "what is gone is gone on all nodes: {shown:?}");
+    assert_eq!(shown.len(), 4, "lost entries are gone on all nodes: {shown:?}");
 }
 
 /// Nodes made from one image with a used cache directory notice each other and separate.
@@ -161,7 +161,7 @@ fn moves_of_a_copied_cache_directory_are_noticed() {
     let mut c = Node::start_in(&cluster.site, "c", Some(&cluster.store), options, &image);
     c.expect_error(TWIN);
     let mut seq = 10;
-    eventually(30_000, "both notice", || {
+    eventually(30_000, "both nodes notice", || {
         write(&cluster.a, "a", seq..seq + 1);
         write(&c, "c", seq..seq + 1);
         seq += 1;

@@ -126,8 +126,8 @@ pub(crate) fn writers_in_place(cluster: &Cluster, load_ms: u64) {
         assert!(closed, "{id} is shown but its writer's close did not succeed");
     }
     sleep_ms(1_500);
-    assert_eq!(shown(&cluster.a.mount), Ok(agreed.clone()), "node A changed its mind");
-    assert_eq!(shown(&cluster.b.mount), Ok(agreed), "node B changed its mind");
+    assert_eq!(shown(&cluster.a.mount), Ok(agreed.clone()), "node A shows other files later");
+    assert_eq!(shown(&cluster.b.mount), Ok(agreed), "node B shows other files later");
 }
 
 fn p1_whole_or_nothing_for_slow_readers(io: Io) {
@@ -168,7 +168,7 @@ pub(crate) fn half_written(cluster: &Cluster) {
     let path = cluster.a.at("half");
     let fd = process.open(&path, crate::harness::syscall_process::IN_PLACE, 0o644).must("create");
     process.write(fd, &bytes[..2_000_000]).must("write half");
-    process.fsync(fd).must("even synced");
+    process.fsync(fd).must("sync");
     cluster.settle();
     sleep_ms(1_500);
     let there = std::fs::symlink_metadata(cluster.b.at("half"));

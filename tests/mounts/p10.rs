@@ -20,7 +20,7 @@ fn changes(from: &Node, to: &Node, wait_ms: u64) {
     let absent = |name: &str| {
         let there = std::fs::symlink_metadata(to.at(name));
         let kind = there.as_ref().map_err(std::io::Error::kind).map(std::fs::Metadata::len);
-        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{name} is to be absent");
+        assert_eq!(kind, Err(std::io::ErrorKind::NotFound), "{name} is absent");
     };
     for round in 0..3 {
         let (dir, file) = (format!("d{round}"), format!("d{round}/file"));
@@ -134,7 +134,7 @@ fn p10_freshness_leaves_known_names_to_the_kernel(io: Io) {
     cluster.a.drain();
     let known = cluster.b.at("d/known");
     let missing = cluster.b.at("d/missing");
-    crate::harness::eventually(5_000, "the file is there", || {
+    crate::harness::eventually(5_000, "the file arrives", || {
         std::fs::read(&known).map_err(|error| error.to_string())
     });
     assert!(std::fs::metadata(&missing).is_err());
@@ -183,7 +183,7 @@ fn p10_freshness_after_a_rest(io: Io) {
     process.put(&cluster.a.at("name"), b"old").must("put");
     cluster.a.drain();
     let name = cluster.b.at("name");
-    crate::harness::eventually(5_000, "the file is there", || {
+    crate::harness::eventually(5_000, "the file arrives", || {
         std::fs::read(&name).map_err(|error| error.to_string())
     });
     // Longer than an unused node continues to poll.

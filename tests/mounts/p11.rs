@@ -75,7 +75,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     for (name, len) in SIZES {
         let path = b.at("dir").join(name);
         let read = eventually(5_000, name, || std::fs::read(&path).map_err(|e| e.to_string()));
-        assert!(read == bytes(len), "its bytes are on both nodes now");
+        assert!(read == bytes(len), "both nodes have its bytes");
     }
     // The kernel is asked all the time, and must not cache a name for too long.
     for node in [a, b] {
@@ -85,7 +85,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     }
     for node in [a, b] {
         // The directory is gone with its content: it was made at the same time.
-        eventually(3_000, "the directory goes", || match kind_of(&node.at("dir")) {
+        eventually(3_000, "the directory expires", || match kind_of(&node.at("dir")) {
             Err(ErrorKind::NotFound) => Ok(()),
             other => Err(format!("{other:?}")),
         });
@@ -98,7 +98,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     }
     // An expired name does not exist, so it can be made.
     std::fs::create_dir_all(a.at("dir")).must("mkdir -p");
-    assert!(tree::texts(&a.at("dir")).is_empty(), "what is made anew is empty");
+    assert!(tree::texts(&a.at("dir")).is_empty(), "a new directory is empty");
     let fd = process.open(&a.at("dir/small"), CREATE_NEW, 0o644).must("O_EXCL");
     process.write(fd, b"made anew").must("write");
     process.close(fd).must("close");
@@ -107,7 +107,7 @@ fn p11_expiry_is_a_miss_on_every_node(io: Io) {
     for (name, expected) in [("small", b"made anew".to_vec()), ("tiny", bytes(300))] {
         for node in [a, b] {
             let path = node.at("dir").join(name);
-            eventually(5_000, "it is there", || match std::fs::read(&path) {
+            eventually(5_000, "it arrives", || match std::fs::read(&path) {
                 Ok(read) if read == expected => Ok(()),
                 other => Err(format!("{:?}", other.map(|read| read.len()))),
             });
@@ -128,7 +128,7 @@ fn p11_expiry_spares_what_is_used() {
     process.put(&cluster.a.at("unused"), b"no program opens it").must("put");
     cluster.settle();
     let stored = now();
-    eventually(5_000, "all are there", || {
+    eventually(5_000, "all files arrive", || {
         let names = tree::texts(&cluster.b.mount);
         if names.len() == 4 { Ok(()) } else { Err(format!("{names:?}")) }
     });
@@ -169,7 +169,7 @@ fn p11_expiry_spares_all_members_of_a_unit_that_is_used() {
     }
     process.put(&key(&cluster.a).join(ENTRY), b"{}").must("put the marker");
     cluster.settle();
-    eventually(5_000, "the unit is there", || match std::fs::read(key(&cluster.b).join(ENTRY)) {
+    eventually(5_000, "the unit arrives", || match std::fs::read(key(&cluster.b).join(ENTRY)) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string()),
     });
@@ -259,7 +259,7 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
     process.put(&a.at("used/deep/lock"), b"").must("an empty file");
     cluster.settle();
     let begun = now();
-    eventually(5_000, "it is there", || {
+    eventually(5_000, "it arrives", || {
         std::fs::read(b.at("used/deep/link")).map(drop).map_err(|error| error.to_string())
     });
     while now().duration_since(begun) < 2 * AGE {
@@ -272,11 +272,15 @@ fn p11_expiry_keeps_a_directory_that_is_in_use() {
         assert_eq!((meta.mode() & 0o7777, meta.uid()), (0o2770, owner));
         assert_eq!(std::fs::metadata(node.at("used/deep")).must("stat").mode() & 0o777, 0o750);
         assert_eq!(tree::texts(&node.at("used/deep")), ["file", "link", "lock"]);
-        assert_eq!(kind_of(&node.at("idle")), Err(ErrorKind::NotFound), "nothing is in it");
+        assert_eq!(
+            kind_of(&node.at("idle")),
+            Err(ErrorKind::NotFound),
+            "the empty directory has expired"
+        );
     }
     // When no program uses it any more, all of it expires.
     for node in [a, b] {
-        eventually(AGE.as_millis() as u64 + 10_000, "it goes", || {
+        eventually(AGE.as_millis() as u64 + 10_000, "it expires", || {
             match kind_of(&node.at("used")) {
                 Err(ErrorKind::NotFound) => Ok(()),
                 other => Err(format!("{other:?}")),
@@ -309,7 +313,7 @@ fn p11_expiry_goes_by_the_stores_clock() {
         SyscallProcess::new().put(&from.at(name), &bytes(9_000)).must("put");
         from.drain();
         let stored = now();
-        eventually(5_000, "it is seen", || {
+        eventually(5_000, "it is visible", || {
             std::fs::read(to.at(name)).map(drop).map_err(|error| error.to_string())
         });
         await_expiry(&to.at(name), begun, stored);
@@ -339,7 +343,7 @@ fn p11_expiry_while_a_node_is_away() {
         process.put(&a.at(name), format!("first version of {name}").as_bytes()).must("put");
     }
     a.drain();
-    eventually(5_000, "all are there", || {
+    eventually(5_000, "all files arrive", || {
         let names = tree::texts(&b.mount);
         if names.len() == 5 { Ok(()) } else { Err(format!("{names:?}")) }
     });
@@ -357,7 +361,7 @@ fn p11_expiry_while_a_node_is_away() {
     let gone = now();
     while now().duration_since(gone) < AGE + AGE / 2 {
         process.put(&b.at("replaced"), b"second version of replaced").must("put");
-        std::fs::read(b.at("kept")).must("read what is kept by use");
+        std::fs::read(b.at("kept")).must("read a file kept by use");
         sleep_ms(700);
     }
     b.drain();

@@ -174,8 +174,8 @@ pub(crate) fn many_names(cluster: &Cluster) {
     let removed = std::fs::remove_dir_all(&dir);
     removed.must("remove the directory while listing it");
     cluster.a.drain();
-    eventually(10_000, "node B sees it gone", || {
-        if on_b.exists() { Err("still there".to_owned()) } else { Ok(()) }
+    eventually(10_000, "node B shows the removal", || {
+        if on_b.exists() { Err("it still exists".to_owned()) } else { Ok(()) }
     });
 }
 

@@ -134,7 +134,7 @@ fn p13_bounded_backlog(io: Io) {
     assert!(closed.len() >= 5, "only {} files of 4 MiB fitted into 32 MiB", closed.len());
     for k in &closed {
         let read = process.get(&cluster.a.at(format!("f{k}")));
-        assert!(read == Ok(content(*k)), "f{k}, which was closed well");
+        assert!(read == Ok(content(*k)), "f{k}, which was closed without an error");
     }
     let half = process.stat(&cluster.a.at(format!("f{}", refused.unwrap_or_default())));
     assert_eq!(half.map(|stat| stat.size).err(), Some(Errno::NOENT), "the refused file");
@@ -145,7 +145,7 @@ fn p13_bounded_backlog(io: Io) {
     cluster.store.heal();
     put_patiently(&mut process, &cluster.a.at("after"), &content(999));
     cluster.a.drain();
-    eventually(10_000, "all that was closed is on node B", || {
+    eventually(10_000, "all closed files are on node B", || {
         for k in closed[1..].iter().chain(&[]) {
             let read = std::fs::read(cluster.b.at(format!("f{k}"))).map_err(|e| e.to_string())?;
             if read != content(*k) {

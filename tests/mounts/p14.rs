@@ -215,7 +215,7 @@ fn p14_isolation_of_descriptors_of_replaced_files(io: Io) {
         let done = BY_DESCRIPTOR[*k].1(&mut world.b, *fd);
         let read = world.b.read(*fd, 0, 200);
         if read.as_deref().is_ok_and(|read| read.starts_with(&SECRET[..8])) {
-            faults.push(format!("{when} ({done:?}): B reads what is A's"));
+            faults.push(format!("{when} ({done:?}): B reads A's content"));
         }
         // The result of a close of a file that lost its name is unspecified; its effect on the name is not.
         let _ = world.b.close(*fd);
@@ -386,7 +386,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
             if let Ok(Some(read)) = &held.result
                 && read.starts_with(&SECRET[..8])
             {
-                faults.push(format!("{what}: B read what is A's"));
+                faults.push(format!("{what}: B read A's content"));
             }
             precious.push((name, before));
             results.push(format!("{way}-{k} {what}: {:?}", held.result.err()));
@@ -400,7 +400,7 @@ fn p14_isolation_of_names_that_are_replaced_under_a_call(io: Io) {
     }
     world.check_both(&precious, &mut faults);
     if !faults.is_empty() {
-        faults.push(format!("B was told: {}", results.join(", ")));
+        faults.push(format!("the answers to B: {}", results.join(", ")));
     }
     assert_none(&faults);
 }
@@ -440,7 +440,7 @@ fn p14_isolation_of_a_sealed_entry_from_its_writers_mapping(io: Io) {
     for blob in &blobs {
         let digest = blake3::hash(&std::fs::read(blob).must("read a blob")).to_hex().to_string();
         let named = blob.file_name().must("a name").to_string_lossy().into_owned();
-        assert_eq!(digest, named, "a blob is not what its name says");
+        assert_eq!(digest, named, "a blob does not match its name");
     }
     assert!(all.contains_key(Path::new(name)), "{all:?}");
 }
@@ -501,7 +501,7 @@ fn p14_isolation_of_equal_content(io: Io) {
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));
             // Properties of one of two equal entries do not apply to the other.
             world.b.make(&of_b, 0o666, &bytes).must("B publishes the same again");
-            world.b.chmod(&of_b, 0o666).must("B opens its own to all");
+            world.b.chmod(&of_b, 0o666).must("B opens its file to all");
             faults.extend(before.differs(&Entry::of(&mut world.root, &of_a), &when));
             if world.b.get(&of_a) != Err(Errno::ACCESS) {
                 faults.push(format!("{when}: B reads A's entry"));

@@ -424,7 +424,7 @@ fn p14_isolation_from_user_namespaces(io: Io) {
         let given = stage.b.chown(&own, Some(A.uid), None);
         stage.note("chown to another", given);
         let seen = stage.b.stat(&own).map(|stat| (stat.uid, stat.gid));
-        stage.log.push(format!("one's own file is {seen:?}"));
+        stage.log.push(format!("its own file is {seen:?}"));
     });
 }
 in_both_modes!(p14_isolation_from_user_namespaces);
@@ -439,7 +439,7 @@ fn p14_isolation_of_set_id_bits(io: Io) {
                 .map(|what| stage.of_a(&format!("open/{what}-{mode:o}"), mode))
                 .collect();
             let [update, empty, append, cut, read, nothing] = files.as_slice() else {
-                unreachable!("there are six")
+                unreachable!("six files were opened")
             };
             for (path, flags) in [
                 (update, OFlags::RDWR),

@@ -239,7 +239,7 @@ fn p14_isolation_of_working_directories(io: Io) {
         {
             let dir = stage.at(&format!("open/{what}"));
             stage.a.mkdir_with(&dir, 0o777).must("A's directory");
-            stage.b.chdir(&dir).must("B goes there");
+            stage.b.chdir(&dir).must("B enters it");
             let fd = stage.b.open(&dir, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
             match what {
                 "closed" => stage.a.chmod(&dir, mode).must("A closes it"),

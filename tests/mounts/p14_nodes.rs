@@ -111,7 +111,7 @@ fn p14_isolation_of_directories_that_are_replaced_under_a_call(io: Io) {
         if let Ok(Some(read)) = &held.result
             && is_as(read)
         {
-            faults.push(format!("{what}: B read what is A's"));
+            faults.push(format!("{what}: B read A's content"));
         }
         let entry = format!("{name}/entry");
         let found = Entry::of(&mut world.root, &world.cluster.a.at(&entry));
@@ -157,7 +157,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
     for name in &names {
         let (mut b, on_b) = (SyscallProcess::of(B, &[]), world.cluster.b.at(name));
         let fd = b.open(&on_b, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
-        b.chdir(&on_b).must("B goes there");
+        b.chdir(&on_b).must("B enters it");
         standing.push((b, fd));
     }
     for name in &names {
@@ -182,7 +182,7 @@ fn p14_isolation_of_directories_that_others_replaced(io: Io) {
         if let Ok(Some(read)) = &done
             && is_as(read)
         {
-            faults.push(format!("{when}: B read what is A's"));
+            faults.push(format!("{when}: B read A's content"));
         }
         let listed = b.list(&from);
         if listed.as_ref().is_ok_and(|names| !names.is_empty()) {
@@ -263,7 +263,7 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
             let stat = world.root.lstat(&on_a);
             let owner = stat.as_ref().map(|stat| stat.uid);
             if owner != Ok(A.uid) {
-                faults.push(format!("{when}: then it is {stat:?}"));
+                faults.push(format!("{when}: found {stat:?}"));
             }
             let entry = if kind == "directory" { format!("{name}/entry") } else { name };
             if kind != "link" {
@@ -277,7 +277,7 @@ fn p14_isolation_of_names_that_arrive_under_other_calls(io: Io) {
     }
     world.check_both(&precious, &mut faults);
     if !faults.is_empty() {
-        faults.push(format!("B was told: {}", told.join(", ")));
+        faults.push(format!("the answers to B: {}", told.join(", ")));
     }
     assert_none(&faults);
 }
@@ -307,9 +307,9 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
     let dir = world.b.open(&on_b, OFlags::RDONLY | OFlags::DIRECTORY, 0).must("B opens it");
     let kept = world.b.open(&on_b.join("chmod"), OFlags::RDONLY, 0).must("B opens a file");
     let path = world.b.open(&on_b.join("chmod"), OFlags::PATH, 0).must("B opens a path");
-    world.b.chdir(&on_b).must("B goes there");
-    world.a.chmod(&on_a.join("chmod"), 0o600).must("A takes it away");
-    world.a.chmod(&on_a.join("chgrp"), 0o060).must("A takes it away");
+    world.b.chdir(&on_b).must("B enters it");
+    world.a.chmod(&on_a.join("chmod"), 0o600).must("A removes the access");
+    world.a.chmod(&on_a.join("chgrp"), 0o060).must("A removes the access");
     world.cluster.a.drain();
     let closed = |name: &str, mode: u32, world: &mut World| {
         eventually(10_000, "A's change arrives", || match world.root.stat(&on_b.join(name)) {
@@ -344,7 +344,7 @@ fn p14_isolation_by_rights_that_are_taken_away(io: Io) {
             faults.push(format!("reopened: {opened:?}"));
         }
     }
-    assert_eq!(world.b.read(kept, 0, 100).must("B reads what it has open"), SECRET);
+    assert_eq!(world.b.read(kept, 0, 100).must("B reads its open file"), SECRET);
     world.a.chmod(&on_a, 0o700).must("A closes the directory");
     world.cluster.a.drain();
     closed("", 0o700, &mut world);
@@ -403,7 +403,7 @@ fn p14_isolation_of_files_that_are_moved_under_an_open_one(io: Io) {
         let before = Entry::of(&mut world.root, &on_b);
         let from = if directory { world.cluster.b.at(at("dir")) } else { on_b };
         let to = if directory { world.cluster.b.at(at("moved")) } else { world.cluster.b.at(&new) };
-        world.b.rename(&from, &to).must("B moves what the name has");
+        world.b.rename(&from, &to).must("B moves the file at the name");
         world.b.pwrite(fd, 0, b"INTRUDER").must("B writes to its own file");
         world.b.close(fd).must("B closes it");
         world.check_both(&[(new, before)], &mut faults);

@@ -59,12 +59,12 @@ fn p14_isolation_of_path_descriptors(io: Io) {
                     Ok(read) => read.as_deref() == Some(OWN),
                 };
                 if what == "open to read" && !fine {
-                    faults.push(format!("{when}: B was told {result:?}"));
+                    faults.push(format!("{when}: the answer to B was {result:?}"));
                 }
                 if let Ok(Some(read)) = result
                     && read.starts_with(&SECRET[..8])
                 {
-                    faults.push(format!("{when}: B read what is A's"));
+                    faults.push(format!("{when}: B read A's content"));
                 }
             }
             world.b.close(fd).must("B closes");
@@ -99,12 +99,12 @@ fn p14_isolation_of_files_renamed_before_their_close(io: Io) {
             let fd = world.b.open(&path, OFlags::RDONLY, 0).must("B opens its file");
             let writing = world.a.open(&tmp, flags, 0o600).must("A creates");
             world.a.write(writing, first).must("A writes");
-            world.a.rename(&tmp, &path).must("A renames what it writes");
+            world.a.rename(&tmp, &path).must("A renames the file that it writes");
             for _ in 0..2 {
                 if let Ok(Some(read)) = act(&mut world.b, &SyscallProcess::proc_path(fd))
                     && read.starts_with(&SECRET[..8])
                 {
-                    faults.push(format!("{when}: B read what is A's"));
+                    faults.push(format!("{when}: B read A's content"));
                 }
             }
             world.a.write(writing, rest).must("A writes the rest");
@@ -154,10 +154,10 @@ fn p14_isolation_of_files_under_an_unclosed_one(io: Io) {
             precious.push((name, Entry::of(&mut world.root, &path)));
             let writing = a.open(&tmp, flags, 0o600).must("A creates");
             a.write(writing, SECRET).must("A writes");
-            a.rename(&tmp, &path).must("A renames what it writes");
+            a.rename(&tmp, &path).must("A renames the file that it writes");
             act(&mut a, writing).must(format_args!("{when}: A changes its own file"));
             let own = a.fstat(writing).must("A looks at its own file");
-            assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: whose file it is");
+            assert_eq!((own.uid, own.gid), (A.uid, A.gid), "{when}: the owner of the file");
         }
     }
     // Any fault would be on its way to the other node by now.

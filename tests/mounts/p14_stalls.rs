@@ -126,7 +126,7 @@ fn p14_isolation_from_crowds_that_wait(io: Io) {
     assert_eq!(other.heard(5_000), Some(Ok(())), "a lock that is free");
     scene.a.close(mine).must("close");
     crowd.kill(Signal::KILL);
-    scene.a_works("when the crowd is gone");
+    scene.a_works("after the crowd has ended");
     let writing = scene.b.open(&unclosed, IN_PLACE, 0o666).must("B creates");
     scene.b.write(writing, b"not closed").must("B writes");
     let mut crowd = SyscallProcess::of(B, &[]);
@@ -164,7 +164,7 @@ fn p14_isolation_from_calls_that_never_come_back(io: Io) {
         scene.a.put(&path, &text).must("A rewrites");
         assert_eq!(reader.get(&path), Ok(text), "A's other process reads");
     }
-    eventually(10_000, "B works as well", || {
+    eventually(10_000, "B also works", || {
         let done = scene.b.put(&scene.node.at("open/n0"), b"B's");
         done.map_err(|errno| errno.to_string())
     });

@@ -157,7 +157,7 @@ impl Pair {
         let seen = Look::at(&mut self.watcher, &path);
         assert_eq!(seen, *expected, "{name}, {when}");
         let own = Look::at(&mut self.actor, &path);
-        assert_eq!(own, *expected, "{name}, {when}, to the process that did it");
+        assert_eq!(own, *expected, "{name}, {when}, in the acting process");
     }
 }
 
@@ -235,7 +235,7 @@ fn p15_own_node_at_once_for_names_that_are_open(io: Io) {
         pair.actor.unlink(&paths[1]).must("unlink");
         pair.sees(right, &Look::missing(), "unlinked");
         let read = open.map(|fd| pair.watcher.read(fd, 0, 10).must("read"));
-        assert_eq!(read, [b"l".to_vec(), b"rr".to_vec()], "what was open");
+        assert_eq!(read, [b"l".to_vec(), b"rr".to_vec()], "the open versions");
         for fd in open {
             pair.watcher.close(fd).must("close");
         }
@@ -365,7 +365,7 @@ fn p15_own_node_at_once_for_lost_bytes(io: Io) {
         assert_eq!(after, [Err(Errno::NOENT); 2], "{}: stat after the open", name(k));
         assert!(!path.exists(), "exists() after the open");
         assert!(!other.list(&cluster.b.mount).must("list").contains(&name(k)), "listed");
-        let fd = other.open(&path, CREATE_NEW, 0o644).must("create what was lost");
+        let fd = other.open(&path, CREATE_NEW, 0o644).must("create the lost file");
         other.write(fd, b"compiled again").must("write");
         other.close(fd).must("close");
         assert_eq!(reader.get(&path), Ok(b"compiled again".to_vec()));

@@ -35,12 +35,12 @@ fn die_writing(path: &Path, flags: OFlags, how: (usize, usize, u64), death: Deat
             process.begin_fill(fd, len, chunk, delay_us);
             sleep_ms(30);
             let status = process.kill(signal);
-            assert!(!status.success(), "the writer was to die: {status}");
+            assert!(!status.success(), "the writer did not die: {status}");
         }
         Death::Raised(number) => {
             process.write(fd, &vec![b'y'; 300_000]).must("write more");
             let status = process.leave("die", number);
-            assert!(!status.success(), "the writer was to die: {status}");
+            assert!(!status.success(), "the writer did not die: {status}");
         }
     }
 }
@@ -114,7 +114,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
     }
     cluster.settle();
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
-    assert_eq!(all.len(), deaths().len(), "nothing but the old versions: {all:?}");
+    assert_eq!(all.len(), deaths().len(), "only the old versions: {all:?}");
     for name in all.keys() {
         let read = std::fs::read(cluster.b.mount.join(name)).must("read on node B");
         assert_eq!(body::check(&read), Ok(old), "{} on node B", name.display());
@@ -124,7 +124,7 @@ pub(crate) fn over_an_old_version(cluster: &Cluster) {
         .put(&cluster.b.at("old-0"), &body::make(new, 100_000))
         .must("a later writer");
     cluster.b.drain();
-    eventually(5_000, "the later writer is seen", || {
+    eventually(5_000, "the later version is visible", || {
         let read = std::fs::read(cluster.a.at("old-0")).map_err(|error| error.to_string())?;
         let id = body::check(&read)?;
         if id == new { Ok(()) } else { Err(id.to_string()) }
@@ -188,7 +188,7 @@ fn p2_killed_writer_keeps_what_it_closed_before(io: Io) {
     lock.kill(Signal::KILL);
     let again =
         SyscallProcess::new().open(&cluster.a.at("lock"), OFlags::RDWR | OFlags::CREATE, 0o644);
-    assert!(again.is_ok(), "a lock file of a killed process: {again:?}");
+    assert!(again.is_ok(), "the lock file of a killed process: {again:?}");
     let missing = SyscallProcess::new().get(&cluster.a.at("never"));
     assert_eq!(missing, Err(Errno::NOENT));
 }
@@ -217,9 +217,9 @@ in_both_modes!(p2_killed_writer_before_its_rename);
 fn write_and_die(child: Pid, fd: i64, end: usize) {
     let said = |file: &str| {
         std::fs::read_to_string(format!("/proc/{}/{file}", child.as_raw_nonzero()))
-            .must("look at a child")
+            .must("poll a child")
     };
-    kill_process(child, Signal::USR1).must("let a child write");
+    kill_process(child, Signal::USR1).must("signal the child");
     eventually(5_000, "the child has written", || {
         let text = said(&format!("fdinfo/{fd}"));
         let place = text.lines().find_map(|line| line.strip_prefix("pos:")).unwrap_or_default();

@@ -72,8 +72,8 @@ pub(crate) fn replaced(cluster: &Cluster) {
     process.put(&on_a, &version(4)).must("another of that name");
     process.unlink(&on_a).must("unlink");
     cluster.settle();
-    eventually(5_000, "node B sees the name gone", || {
-        if on_b.exists() { Err("still there".to_owned()) } else { Ok(()) }
+    eventually(5_000, "node B shows the removal", || {
+        if on_b.exists() { Err("it still exists".to_owned()) } else { Ok(()) }
     });
     for (holder, name) in &mut holders {
         holder.check(name);

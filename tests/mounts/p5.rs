@@ -85,7 +85,7 @@ fn observe(mount: &Path, dice: &mut Dice, contents: Contents) -> u64 {
     let Some(last) = numbers.max() else { return 0 };
     for k in 0..last {
         let there = std::fs::symlink_metadata(dir.join(k.to_string()));
-        assert!(there.is_ok(), "the directory shows {last}, but {k} is not there: {there:?}");
+        assert!(there.is_ok(), "the directory shows {last}, but {k} is missing: {there:?}");
     }
     last
 }
@@ -161,7 +161,7 @@ fn all_before_the_last(dir: &Path) -> Option<u64> {
     let listed = tree::texts(dir);
     let last = listed.iter().filter_map(|name| name.parse::<u64>().ok()).max()?;
     for k in 0..=last {
-        expect_whole(dir, k, Contents::Served, &format!("but {last} is there"));
+        expect_whole(dir, k, Contents::Served, &format!("but {last} exists"));
     }
     Some(last)
 }

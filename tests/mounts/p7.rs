@@ -25,7 +25,7 @@ fn settled(cluster: &Cluster) -> tree::Tree {
     let there = tree::converge(&cluster.a.mount, &cluster.b.mount, 10_000);
     sleep_ms(1_300);
     let later = tree::converge(&cluster.a.mount, &cluster.b.mount, 1_000);
-    assert_eq!(tree::difference(&there, &later), "", "they changed their minds");
+    assert_eq!(tree::difference(&there, &later), "", "the nodes show other files later");
     there
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn renames(cluster: &Cluster) {
         assert_eq!((left, right), (Ok(()), Ok(())), "renames of {k}, with one temporary's name");
     }
     let there = settled(cluster);
-    assert_eq!(there.len(), 20, "entries and nothing else: {there:?}");
+    assert_eq!(there.len(), 20, "only entries: {there:?}");
     for k in 0..20 {
         let bytes = std::fs::read(cluster.b.at(format!("entry{k}"))).must("read");
         assert_eq!(body::check(&bytes).must("a whole entry").seq, k);

@@ -43,7 +43,7 @@ fn prepare(cluster: &Cluster) {
         process.put(&cluster.a.at(format!("cold-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
-    eventually(5_000, "node B knows all names", || {
+    eventually(5_000, "node B lists all names", || {
         let count = tree::texts(&cluster.b.mount).len();
         if count == 8 { Ok(()) } else { Err(count.to_string()) }
     });
@@ -58,12 +58,12 @@ fn use_without_a_store(node: &Node, round: u64) {
     let (mut process, at) = (SyscallProcess::new(), |name: &str| node.at(name));
     for k in 0..4 {
         let read = timed("a hit", || process.get(&at(&format!("hit-{k}"))));
-        assert!(read == Ok(bytes(k, 50_000)), "a hit is as before");
+        assert!(read == Ok(bytes(k, 50_000)), "a hit is unchanged");
     }
     for k in 0..2 {
-        let read = timed("content that is not here", || process.get(&at(&format!("cold-{k}"))));
+        let read = timed("content that is not local", || process.get(&at(&format!("cold-{k}"))));
         let missed = matches!(&read, Err(Errno::NOENT)) || read == Ok(bytes(k, 1_500_000));
-        assert!(missed, "content that is not here: {:?}", read.map(|bytes| bytes.len()));
+        assert!(missed, "content that is not local: {:?}", read.map(|bytes| bytes.len()));
         let missing = timed("a name that no node knows", || process.stat(&at(&format!("no-{k}"))));
         assert_eq!(missing, Err(Errno::NOENT));
     }
@@ -75,7 +75,7 @@ fn use_without_a_store(node: &Node, round: u64) {
     let read = timed("read what was just written", || process.get(&at(&new)));
     assert!(read == Ok(bytes(90, 200_000)));
     timed("overwrite a hit", || process.put(&at("hit-3"), &bytes(3, 50_000))).must("put");
-    timed("overwrite what is not here", || process.put(&at("cold-3"), &bytes(7, 9_000)))
+    timed("overwrite content that is not local", || process.put(&at("cold-3"), &bytes(7, 9_000)))
         .must("put");
     timed("rename", || process.rename(&at(&new), &at(&moved))).must("rename");
     timed("mkdir", || process.mkdir(&at(&format!("dir-{round}")))).must("mkdir");
@@ -87,7 +87,7 @@ fn use_without_a_store(node: &Node, round: u64) {
     timed("fsync", || process.fsync(fd)).must("fsync");
     timed("close", || process.close(fd)).must("close");
     timed("unlink", || process.unlink(&at(&format!("link-{round}")))).must("unlink");
-    let opened = timed("open to write what is not here", || {
+    let opened = timed("open to write content that is not local", || {
         process.open(&at("cold-2"), OFlags::RDWR, 0).and_then(|fd| process.close(fd))
     });
     assert!(matches!(opened, Ok(()) | Err(Errno::NOENT)), "{opened:?}");
@@ -104,9 +104,9 @@ fn everything_arrives(cluster: &Cluster) {
         all.contains_key(Path::new("moved-0")) && all.contains_key(Path::new("dir-0")),
         "{all:?}"
     );
-    let read = std::fs::read(cluster.b.at("cold-0")).must("what was a miss is there again");
+    let read = std::fs::read(cluster.b.at("cold-0")).must("the miss is served again");
     assert!(read == bytes(0, 1_500_000));
-    let read = std::fs::read(cluster.a.at("cold-3")).must("what was written meanwhile");
+    let read = std::fs::read(cluster.a.at("cold-3")).must("content written meanwhile");
     assert!(read == bytes(7, 9_000));
 }
 
@@ -206,7 +206,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
         cluster.settle();
     }
     for k in 0..3 {
-        let read = eventually(10_000, "what was a miss is there again", || {
+        let read = eventually(10_000, "the miss is served again", || {
             std::fs::read(cluster.b.at(format!("cold-{k}"))).map_err(|error| error.to_string())
         });
         assert!(read == bytes(k, 1_500_000));
@@ -214,7 +214,7 @@ fn p8_never_in_the_way_of_a_failing_server(io: Io) {
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 15_000);
     for round in 0..troubles.len() {
         let moved = format!("moved-{round}");
-        assert!(all.contains_key(Path::new(&moved)), "{moved} is not there: {all:?}");
+        assert!(all.contains_key(Path::new(&moved)), "{moved} is missing: {all:?}");
     }
 }
 in_both_modes!(p8_never_in_the_way_of_a_failing_server);
@@ -229,7 +229,7 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
         process.put(&cluster.a.at(format!("large-{k}")), &bytes(k, 1_500_000)).must("put");
     }
     cluster.a.drain();
-    eventually(5_000, "node B knows all names", || {
+    eventually(5_000, "node B lists all names", || {
         let count = tree::texts(&cluster.b.mount).len();
         if count == 6 { Ok(()) } else { Err(count.to_string()) }
     });
@@ -247,14 +247,15 @@ fn p8_never_in_the_way_of_others_while_one_object_is_throttled() {
         if cluster.store.throttlings() > 0 { Ok(()) } else { Err("no request".to_owned()) }
     });
     for k in 1..6 {
-        let read = std::fs::read(cluster.b.at(format!("large-{k}"))).must("what lies elsewhere");
+        let read =
+            std::fs::read(cluster.b.at(format!("large-{k}"))).must("content of the other node");
         assert!(read == bytes(k, 1_500_000));
     }
     let healed = now();
     cluster.store.heal();
     let (read, ended) = waiting.join().must("the reader ends");
-    assert!(read.must("what was throttled") == bytes(0, 1_500_000));
-    assert!(ended >= healed, "it has waited for the store");
+    assert!(read.must("the throttled content") == bytes(0, 1_500_000));
+    assert!(ended >= healed, "the read has waited for the store");
 }
 
 /// A node that starts while the store does not answer serves what it has.

@@ -200,7 +200,7 @@ fn p9_self_healing_of_a_damaged_journal() {
             .into_iter()
             .filter(|path| path.metadata().is_ok_and(|meta| meta.len() > 0))
             .collect();
-        assert!(!records.is_empty(), "ten files that are not remote, and no journal");
+        assert!(!records.is_empty(), "ten files are pending, and no journal exists");
         for path in &records {
             damage(path, how);
         }

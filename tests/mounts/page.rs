@@ -95,7 +95,7 @@ fn page_shows_what_a_mount_does_in_a_browser() {
     let tiles = ["local", "fetched", "compiled", "backlog"].map(|id| text_of(&busy, id));
     assert_eq!(tiles, ["3", "0", "1", "0"], "{busy}");
     assert!(busy.contains("<td>jax</td><td>3</td><td>0</td><td>1</td><td>75 %</td>"), "{busy}");
-    assert!(busy.contains("class=\"series k0\" d=\"M"), "plots are drawn: {busy}");
+    assert!(busy.contains("class=\"series k0\" d=\"M"), "the plots are drawn: {busy}");
     assert!(text_of(&busy, "price").contains("USD"), "{busy}");
     assert_eq!(text_of(&busy, "hint"), "");
     if std::env::var_os(PICTURES).is_some() {

@@ -69,7 +69,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     // The daemon dies and restarts in between, and then finds no directory at all.
     cluster.a.kill_only();
     assert!(is_empty(&cluster.store.objects()), "nothing is written there");
-    std::fs::remove_dir(cluster.store.objects()).must("take the empty one away");
+    std::fs::remove_dir(cluster.store.objects()).must("remove the empty directory");
     cluster.a.up();
     reads(&cluster.a, "old", 0..12);
     reads(&cluster.a, "mine", 0..5);
@@ -79,7 +79,7 @@ fn p4_local_durable_while_the_share_is_not_mounted(io: Io) {
     std::fs::create_dir(cluster.store.objects()).must("its mount point");
     cluster.store.heal();
     cluster.b.up();
-    eventually(40_000, "all that was acknowledged is on the other node", || {
+    eventually(40_000, "all acknowledged files are on the other node", || {
         let shown = tree::texts(&cluster.b.mount).len();
         if shown == 20 { Ok(()) } else { Err(format!("{shown} of 20 entries")) }
     });
@@ -116,7 +116,7 @@ fn p4_local_durable_beside_another_store_in_the_same_place() {
     assert_eq!(tree::files_below(&cluster.store.objects()).len(), empty, "nothing is sent there");
     cluster.store.heal();
     cluster.b.up();
-    eventually(40_000, "all that was acknowledged is on the other node", || {
+    eventually(40_000, "all acknowledged files are on the other node", || {
         let shown = tree::texts(&cluster.b.mount).len();
         if shown == 9 { Ok(()) } else { Err(format!("{shown} of 9 entries")) }
     });
@@ -201,7 +201,10 @@ fn run_ends_at_once_when_a_server_is_down() {
         assert!(took.as_secs() < 25, "{trouble:?}: {took:?}");
         assert_eq!(said.code(), 0, "{trouble:?}: {said:?}");
         assert!(said.err.contains("not yet remote; "), "{trouble:?}: {said:?}");
-        assert!(!said.err.contains("takes longer than"), "it says why: {trouble:?}: {said:?}");
+        assert!(
+            !said.err.contains("takes longer than"),
+            "a reason is given: {trouble:?}: {said:?}"
+        );
         cluster.store.heal();
         cluster.a.drain();
     }
@@ -216,7 +219,7 @@ fn run_waits_for_a_store_that_fails_while_it_drains() {
     write(&cluster.a, "first", 0..1);
     cluster.a.drain();
     cluster.store.trouble(Trouble::Hang);
-    assert!(health(&cluster.a).0, "nothing has been asked of it since");
+    assert!(health(&cluster.a).0, "no request was sent since");
     let script = format!("echo 1 > {mount}/new");
     let words = ["run", "--mount", &mount, "--", "sh", "-c", &script];
     std::thread::scope(|scope| {
@@ -252,6 +255,6 @@ fn place_of_a_new_store_is_said() {
     let (store, away) = (site.path().join("store"), site.path().join("away"));
     std::fs::rename(&store, &away).must("the share goes");
     says("cannot be used now");
-    std::fs::rename(&away, &store).must("and comes back");
+    std::fs::rename(&away, &store).must("the share comes back");
     assert!(!says("mounted at").contains("cannot be used"));
 }

@@ -31,7 +31,7 @@ fn program(test: &str, variable: &str) -> Option<PathBuf> {
         skipped(test, format_args!("{variable} is not set; `.ci/run` installs the program"));
         return None;
     };
-    assert!(path.is_file(), "{variable}={} is not there", path.display());
+    assert!(path.is_file(), "{variable}={} does not exist", path.display());
     Some(path)
 }
 

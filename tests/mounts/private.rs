@@ -182,17 +182,21 @@ fn client_on_a_private_node(io: Io, work: &dyn Fn(&Cluster, &Node) -> Said) {
     cluster.b.kill_only();
     cluster.b.up();
     assert_eq!(work(&cluster, &cluster.b), warm, "after a crash");
-    assert_eq!(objects(&cluster), before, "it writes nothing into the store");
-    assert_eq!(work(&cluster, &cluster.a), (cold, results), "the other node has nothing of it");
+    assert_eq!(objects(&cluster), before, "nothing is written to the store");
+    assert_eq!(
+        work(&cluster, &cluster.a),
+        (cold, results),
+        "the other node has none of its entries"
+    );
     // Waits until the shared entries have replaced those here: a client looks at their times.
     SyscallProcess::new().put(&cluster.a.at("last"), b"x").must("put");
     cluster.a.drain();
     has(&cluster.b, "last", b"x");
-    assert_eq!(work(&cluster, &cluster.b), warm, "with those of the other node");
+    assert_eq!(work(&cluster, &cluster.b), warm, "with the entries of the other node");
     cluster.b.stop();
     std::fs::remove_dir_all(&cluster.b.cache).must("remove a cache directory");
     cluster.b.up();
-    assert_eq!(work(&cluster, &cluster.b), warm, "with those of the other node alone");
+    assert_eq!(work(&cluster, &cluster.b), warm, "with only the entries of the other node");
 }
 
 fn clients_jax_on_a_private_mount(io: Io) {

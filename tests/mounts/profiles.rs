@@ -61,7 +61,7 @@ fn directories(cluster: &Cluster) {
     for dir in ["jax", "plain"] {
         eventually(10_000, "the directories", || {
             let there = Path::is_dir(&cluster.b.at(dir));
-            if there { Ok(()) } else { Err("not there".to_owned()) }
+            if there { Ok(()) } else { Err("missing".to_owned()) }
         });
     }
 }
@@ -114,7 +114,7 @@ fn formats() -> Vec<(&'static str, Vec<u8>, usize)> {
     let compiled = zstd::encode_all(&compiled[..], 1).must("compress");
     // A writer that vanishes after its second megabyte, as was observed with JAX.
     let cut = compiled.len() - 100_000;
-    assert!(cut > 1 << 20, "larger than what is kept in memory");
+    assert!(cut > 1 << 20, "larger than the part kept in memory");
     vec![
         ("jax/jit_f-0-cache", compiled, cut),
         ("inductor/ab/kernel.so", program.clone(), end - 1),
@@ -330,7 +330,7 @@ fn profiles_gather_uses(io: Io) {
             text.as_bytes()
         );
     }
-    eventually(10_000, "nothing waits", || {
+    eventually(10_000, "nothing is pending", || {
         match cluster.a.status()["backlog"]["records"].as_u64() {
             Some(0) => Ok(()),
             other => Err(format!("{other:?}")),
@@ -380,7 +380,7 @@ fn profiles_keep_tritons_lock(io: Io) {
     assert_eq!(SyscallProcess::new().get(&lock(&cluster.b)), Err(rustix::io::Errno::NOENT));
     cluster.a.kill_only();
     cluster.a.up();
-    assert_eq!(SyscallProcess::new().get(&lock(&cluster.a)), Ok(Vec::new()), "its node keeps it");
+    assert_eq!(SyscallProcess::new().get(&lock(&cluster.a)), Ok(Vec::new()), "the node keeps it");
 }
 in_both_modes!(profiles_keep_tritons_lock);
 

@@ -54,7 +54,7 @@ fn commands_rm_removes_from_all_nodes(io: Io) {
     let counted = ["files", "directories", "bytes", "failed"].map(|key| report[key].as_u64());
     assert_eq!(counted, [3, 3, 19, 0].map(Some), "{report}");
     b.drain();
-    eventually(SEEN_MS, "node A misses it", || match tree::texts(&a.mount) {
+    eventually(SEEN_MS, "node A shows the removal", || match tree::texts(&a.mount) {
         names if names == ["keep"] => Ok(()),
         names => Err(format!("{names:?}")),
     });
@@ -80,7 +80,7 @@ fn commands_rm_on_a_private_mount() {
         Some(&cluster.store),
         Options::new(Io::best()).private(),
     );
-    eventually(SEEN_MS, "it is there", || {
+    eventually(SEEN_MS, "it arrives", || {
         std::fs::metadata(private.at("file")).map_err(|error| error.to_string())
     });
     let said = asked(&private, &["rm"], &[&private.at("file")]);
@@ -89,7 +89,7 @@ fn commands_rm_on_a_private_mount() {
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], false);
     assert!(!private.at("file").exists());
     private.drain();
-    assert!(a.at("file").exists(), "others have it still");
+    assert!(a.at("file").exists(), "other nodes still have it");
     let said = asked(a, &["rm", "--dry-run", "--json"], &[&a.at("file")]);
     assert_eq!(serde_json::from_str::<Value>(&good(&said)).must("parse")["all_nodes"], true);
 }
@@ -109,7 +109,7 @@ fn commands_rm_takes_entry_points_first() {
     }
     process.put(&a.at("triton/KEY/__grp__k.json"), b"{}").must("put");
     let entry = a.at("triton/KEY/__grp__k.json");
-    eventually(SEEN_MS, "the unit is there", || {
+    eventually(SEEN_MS, "the unit arrives", || {
         std::fs::metadata(&entry).map_err(|e| e.to_string())
     });
     let member = a.at("triton/KEY/00.ttir");

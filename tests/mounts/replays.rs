@@ -54,7 +54,7 @@ in_both_modes!(clients_neuron_replay);
 fn looked(child: &mut Child) {
     let mut line = String::new();
     let out = child.stdout.as_mut().must("its stdout");
-    BufReader::with_capacity(1, out).read_line(&mut line).must("hear from the reader");
+    BufReader::with_capacity(1, out).read_line(&mut line).must("an answer of the reader");
     assert_eq!(line.trim(), "LOOKED");
 }
 
@@ -89,7 +89,7 @@ fn clients_nnscaler_replay(io: Io) {
     }
     for (rank, mut reader) in readers.into_iter().enumerate() {
         let status = wait(&mut reader, 60_000).must("a reader ends");
-        assert!(status.success(), "rank {rank} did not import what was generated: {status}");
+        assert!(status.success(), "rank {rank} did not import the generated code: {status}");
     }
     let mut again = replay(&cluster, "nnscaler_replay.py", &[text(&on_b), "4"]).must("python");
     assert_eq!(run(&mut again, LIMIT_MS).good().trim(), "REUSED");
@@ -147,7 +147,7 @@ fn clients_vllm_replay(io: Io) {
             .collect();
         for rank in ranks {
             let Some(rank) = rank else { return };
-            let said = rank.join().must("a rank that finds nothing torn and nothing missing");
+            let said = rank.join().must("a rank without torn or missing files");
             assert!(fine.contains(&said.as_str()), "{said}");
         }
         cluster.settle();

@@ -56,7 +56,7 @@ fn rules_two_expiries_on_one_prefix_are_said_once() {
     }
     let third = Node::start(&site, "third", Some(&store), aged("never"));
     assert!(warnings(&third, "configured with never")[0].contains("30d, the shorter"));
-    assert!(second.status()["rules"].is_null(), "a directory has no rules to look at");
+    assert!(second.status()["rules"].is_null(), "a directory has no rules");
 }
 
 /// After the rules were checked, each disagreement is logged exactly once, and nothing is written.
@@ -134,7 +134,7 @@ fn rules_are_looked_at_beside_the_mount() {
     let store = Store::s3(&site);
     store.answer_rules(0, "");
     let mut node = Node::start(&site, "a", Some(&store), aged("30d"));
-    assert!(node.status()["rules"].is_null(), "the mount serves before they are known");
+    assert!(node.status()["rules"].is_null(), "the mount serves before the rules are known");
     SyscallProcess::new().put(&node.at("f"), b"x").must("put");
     node.drain();
     node.stop();
@@ -150,7 +150,7 @@ fn rules_of_a_store_that_comes_later_are_looked_at() {
     store.fail();
     let node = Node::start(&site, "late", Some(&store), aged("30d").deadline("1s"));
     sleep_ms(3_000);
-    assert!(node.status()["rules"].is_null(), "nothing is known: {}", node.log());
+    assert!(node.status()["rules"].is_null(), "the rules are unknown: {}", node.log());
     store.heal();
     let (state, detail) = looked(&node);
     assert_eq!(state, "missing", "{detail}");
@@ -259,7 +259,7 @@ fn rules_rgw_deletes_what_is_not_used() {
         Options::new(Io::best()).expiry(AGE_TEXT),
     );
     for node in [a, b, &late] {
-        eventually(5_000, "what is in use is all there is", || {
+        eventually(5_000, "only objects in use are left", || {
             let names = tree::texts(&node.mount);
             if names == ["dir"] { Ok(()) } else { Err(format!("{names:?}")) }
         });

@@ -70,7 +70,7 @@ fn service_helper_mounts_and_umount_drains() {
     store.heal();
     umount(&point).good();
     // The daemon ends, and its cache directory can be used by others.
-    eventually(30_000, "the daemon ends and lets go of its directory", || {
+    eventually(30_000, "the daemon ends and unlocks its directory", || {
         let lock = std::fs::File::open(cache.join("v1/LOCK")).map_err(|error| error.to_string())?;
         let free = rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive);
         free.map_err(|error| error.to_string())
@@ -123,7 +123,7 @@ fn service_helper_read_only_and_noexec() {
     let options = format!("ro,noexec,config={}", text(&config));
     call(&site, None, &[&store.url(), &text(&point), "-o", &options]).good();
     assert_eq!(std::fs::read(point.join("f")).must("read"), b"content");
-    assert!(std::fs::write(point.join("g"), b"x").is_err(), "it is read-only");
+    assert!(std::fs::write(point.join("g"), b"x").is_err(), "the mount is read-only");
     let table = std::fs::read_to_string("/proc/self/mountinfo").must("read the mount table");
     let line = table.lines().find(|line| line.contains(&format!(" {} ", text(&point))));
     let line = line.must("the mount");

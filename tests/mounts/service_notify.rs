@@ -59,7 +59,7 @@ impl Manager {
             }
             all.push(message);
         }
-        panic!("no `{text}` within {limit_ms} ms; heard {all:?}");
+        panic!("no `{text}` within {limit_ms} ms; received {all:?}");
     }
 }
 
@@ -134,13 +134,13 @@ fn service_watchdog_ends_with_the_mounts_answers() {
             frozen += 1;
         }
     }
-    assert!(frozen > 1, "the threads that take requests have other names now");
+    assert!(frozen > 1, "no request threads were found");
     manager.wait_for("STATUS=out of order: the mount does not answer", 3 * WATCHDOG_MS);
     manager.heard();
     let start = now();
     while start.elapsed() < Duration::from_millis(WATCHDOG_MS) {
         let message = manager.hear(1_000).unwrap_or_default();
-        assert!(!message.contains("WATCHDOG=1"), "a sign of life of what is not alive");
+        assert!(!message.contains("WATCHDOG=1"), "a watchdog message from a frozen daemon");
     }
     // The manager's next step: it must be able to end the daemon, although the daemon looks at its own mount.
     kill_process(node.pid(), Signal::KILL).must("kill");
@@ -169,7 +169,7 @@ fn service_stop_says_what_is_left_within_its_deadline() {
     let status = node.terminate();
     let took = start.elapsed();
     assert!(status.success(), "{status}");
-    assert!(took < Duration::from_millis(DRAIN_MS + 12_000), "the store held it up: {took:?}");
+    assert!(took < Duration::from_millis(DRAIN_MS + 12_000), "the store delays the end: {took:?}");
     assert!(!is_mounted(&node.mount));
     assert!(node.log().contains("not yet remote"), "{}", node.log());
     let last = manager.heard();
@@ -181,7 +181,7 @@ fn service_stop_says_what_is_left_within_its_deadline() {
     node.up();
     node.drain();
     let other = Node::start(&site, "b", Some(&store), Options::new(Io::best()));
-    eventually(20_000, "what was left is on another node", || {
+    eventually(20_000, "the pending files are on another node", || {
         match std::fs::read(other.at("left")) {
             Ok(there) if there == bytes => Ok(()),
             there => Err(format!("{:?}", there.map(|bytes| bytes.len()))),

@@ -102,6 +102,6 @@ fn service_pods_take_over_from_one_that_was_killed() {
     SyscallProcess::new().put(&later, b"more").must("put on the node");
     sees(&Job::start(), &later, "more");
     node.stop();
-    assert!(!is_mounted(&mount), "an end is seen on the node");
-    assert!(early.read(&later).is_err(), "and by a job");
+    assert!(!is_mounted(&mount), "the end is visible on the node");
+    assert!(early.read(&later).is_err(), "the end is visible in a job");
 }

@@ -157,7 +157,7 @@ fn service_restart_does_not_wait_for_the_store() {
     let took = start.elapsed();
     assert_eq!(std::fs::read(node.at("f")).must("read"), b"content");
     say(format_args!("service_restart_does_not_wait_for_the_store: {took:?}"));
-    assert!(took < Duration::from_secs(8), "it waited for the store: {took:?}");
+    assert!(took < Duration::from_secs(8), "the restart waits for the store: {took:?}");
     store.heal();
 }
 
@@ -184,13 +184,13 @@ fn service_restart_of_two_at_one_place() {
             if let Some(loser) = rivals.iter_mut().position(over) {
                 break loser;
             }
-            assert!(begun.elapsed() < RIVALS_LIMIT, "round {round}: neither gives up");
+            assert!(begun.elapsed() < RIVALS_LIMIT, "round {round}: no daemon gives up");
             sleep_ms(5);
         };
         let (name, child) = &mut rivals[loser];
         assert_ne!(child.wait().must("its status").code(), Some(0), "round {round}");
         let said = std::fs::read_to_string(site.path().join(format!("{name}.out")));
-        let said = said.must("read what it said");
+        let said = said.must("read the output");
         let named = said.contains("another hearthfs daemon of user")
             || said.contains("the control socket of its daemon is not where it should be");
         assert!(named, "round {round}: {said}");

@@ -215,7 +215,7 @@ fn service_systemd_starts_restarts_and_stops() {
     booted.good(&format!("systemctl stop {UNIT}; ! grep fuse.hearthfs /proc/mounts"));
     assert_eq!(booted.good("ls -A /mnt/cache"), "", "something was written below the mount");
     assert_eq!(booted.property(UNIT, "Result"), "success");
-    assert!(!booted.store.objects_in("log").is_empty(), "nothing is in the store");
+    assert!(!booted.store.objects_in("log").is_empty(), "the store is empty");
 }
 
 /// The service sees how tasks of other users end, in spite of its few capabilities.
@@ -307,8 +307,8 @@ fn service_systemd_stop_waits_for_the_drain_and_no_longer() {
     booted.good(&format!("systemctl stop {UNIT}"));
     let took = start.elapsed().as_secs_f64();
     say(format_args!("service_systemd: stop with a hanging store took {took:.1} s of 8 s"));
-    assert!(took > 6.0, "it was killed before its drain was over: {took}");
-    assert!(took < 25.0, "the store held it up: {took}");
+    assert!(took > 6.0, "killed before the end of its drain: {took}");
+    assert!(took < 25.0, "the store delays the end: {took}");
     assert_eq!(booted.property(UNIT, "Result"), "success");
     assert!(booted.journal().contains("not yet remote"), "{}", booted.journal());
     booted.store.heal();
@@ -338,7 +338,7 @@ fn service_systemd_fstab_with_automount() {
     booted.good("grep ' /mnt/cache fuse.hearthfs ' /proc/mounts; echo content > /mnt/cache/f");
     assert_eq!(booted.property("mnt-cache.mount", "ActiveState"), "active");
     booted.good("systemctl stop mnt-cache.mount; ! grep ' fuse.hearthfs ' /proc/mounts");
-    assert_eq!(booted.good("cat /mnt/cache/f"), "content", "mounted again by a look");
+    assert_eq!(booted.good("cat /mnt/cache/f"), "content", "an access mounts it again");
     booted.good("systemctl stop mnt-cache.automount; ! grep fuse.hearthfs /proc/mounts");
 }
 

@@ -106,7 +106,7 @@ fn commands_top_on_a_terminal() {
             })
             .collect();
         assert_eq!(settings.len(), 2, "{out:?}");
-        assert_eq!(settings[0], settings[1], "the terminal is as it was");
+        assert_eq!(settings[0], settings[1], "the terminal is restored");
         out
     };
     let colour = "\u{1b}[38;5;2;";

@@ -83,7 +83,7 @@ fn unchanged_attributes_and_missing_names_are_not_published(io: Io) {
         process.put(&empty, b"").must("put");
     }
     assert_eq!(counts(&cluster), before);
-    assert_eq!(count(&cluster.b, "commits_applied"), forgot, "nothing to forget names for");
+    assert_eq!(count(&cluster.b, "commits_applied"), forgot, "no name is invalidated");
     // Rewriting the same bytes is a change: their time moves.
     process.put(&file, b"bytes").must("put");
     assert_eq!(counts(&cluster).1, before.1 + 1);
@@ -104,7 +104,7 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     write(&cluster.a);
     // A recent list of the log is not repeated before an upload.
     eventually(SEEN_MS, "node B has it", || {
-        if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is not there".to_owned()) }
+        if cluster.b.at("file49").exists() { Ok(()) } else { Err("it is missing".to_owned()) }
     });
     let objects = || ["log", "packs", "blobs"].map(|place| cluster.store.objects_in(place).len());
     let before = objects();

@@ -54,7 +54,7 @@ impl Writer {
 
     fn step(&mut self, process: &mut SyscallProcess) -> Result<(), Errno> {
         self.version += 1;
-        let (entry, others) = MEMBERS.split_last().must("there are some");
+        let (entry, others) = MEMBERS.split_last().must("members");
         for name in others {
             self.write(process, name)?;
         }
@@ -85,7 +85,7 @@ impl Writer {
         let (done, unsure) = (self.done, self.unsure.take());
         assert!(
             found == done || found.is_some() && found == unsure,
-            "{when}, writer {}: there is {found:?}, acknowledged was {done:?}, under way {unsure:?}",
+            "{when}, writer {}: found {found:?}, acknowledged {done:?}, in flight {unsure:?}",
             self.number
         );
         self.done = found;
@@ -100,7 +100,7 @@ fn found(dir: &Path, when: &str) -> Option<String> {
         Err(Errno::NOENT) => None,
         Err(errno) => panic!("{when}, {name}: {errno}"),
     };
-    let (entry, others) = MEMBERS.split_last().must("there are some");
+    let (entry, others) = MEMBERS.split_last().must("members");
     let text = get(entry)?;
     for name in others {
         assert_eq!(get(name).as_ref(), Some(&text), "{when}, {}: {name}", dir.display());

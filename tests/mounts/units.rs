@@ -220,8 +220,12 @@ fn p6_units_renamed_members_leave_other_names_known(io: Io) {
         let written = lookups();
         known();
         asked += cost(written);
-        assert_eq!(found(&dir), vec![None; STEPS.len()], "seen by others before it is whole");
-        assert_eq!(writer.get(&dir.join(STEPS[1])).must("its own"), text.as_bytes());
+        assert_eq!(
+            found(&dir),
+            vec![None; STEPS.len()],
+            "visible on other nodes before it is complete"
+        );
+        assert_eq!(writer.get(&dir.join(STEPS[1])).must("read its own file"), text.as_bytes());
         known();
         // The temporary directory, the file in it, and its final name; on a busy machine also one that
         // has expired.
@@ -287,7 +291,7 @@ fn p6_units_hide_a_renamed_member_from_every_call(io: Io) {
             for (name, call) in sorted {
                 assert_eq!(call(), Err(Errno::NOENT), "{name} after {first}, round {round}");
             }
-            let own = writer.get(&member).must("its own");
+            let own = writer.get(&member).must("read its own file");
             assert_eq!(own, format!("\"{first}\"").as_bytes(), "round {round}");
         }
         for name in STEPS {

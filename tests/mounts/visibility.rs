@@ -125,7 +125,7 @@ fn visibility_3_a_reader_waits_for_the_first_publish(io: Io) {
     writer.write(fd, &bytes[50_000..]).must("write the rest");
     writer.close(fd).must("close");
     let (read, waited_ms) = reader.join().must("the reader");
-    assert!(read == Ok(bytes), "the reader got something else");
+    assert!(read == Ok(bytes), "the reader got other bytes");
     assert!((500..4_000).contains(&waited_ms), "the reader waited {waited_ms} ms");
 }
 in_both_modes!(visibility_3_a_reader_waits_for_the_first_publish);

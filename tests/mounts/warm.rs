@@ -29,7 +29,7 @@ fn written(a: &Node, b: &Node, names: &[&str]) {
     a.drain();
     let mut process = SyscallProcess::new();
     for name in names {
-        eventually(LIMIT_MS, "the other node knows it", || {
+        eventually(LIMIT_MS, "the other node lists it", || {
             process.lstat(&b.at(name)).map_err(|error| format!("{name}: {error}"))
         });
     }
@@ -162,7 +162,7 @@ fn commands_warm_fetches_as_much_as_there_is_room_for() {
     let small = Node::start(&cluster.site, "small", Some(&cluster.store), options);
     let said = warm(&small, &["--all", "--json"]);
     let told = figures(&said);
-    assert_eq!(said.code(), 0, "all is as far as there is room: {said:?}");
+    assert_eq!(said.code(), 0, "all that fits is fetched: {said:?}");
     let count = |name: &str| told[name].as_u64().must(name);
     assert_eq!(count("files"), files);
     assert!(count("fetched") > 5 && count("without_room") > 5, "{told}");
@@ -186,7 +186,7 @@ fn run_records_a_list_for_warm(io: Io) {
         a.command(&words)
     };
     let said = run(&["sh", "-c", &format!("cd '{mount}' && {script}")]);
-    assert_eq!(said.code(), 7, "its own status: {said:?}");
+    assert_eq!(said.code(), 7, "the status of the command: {said:?}");
     let text = std::fs::read_to_string(&list).must("the list");
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(
@@ -242,7 +242,7 @@ fn a_start_fetches_what_the_store_got_last() {
     let mut options = Options::new(Io::best());
     options.env.push(("HEARTHFS_PREFETCH".to_owned(), "64MiB".to_owned()));
     let fresh = Node::start(&cluster.site, "fresh", Some(&cluster.store), options);
-    eventually(LIMIT_MS, "all is here", || {
+    eventually(LIMIT_MS, "all files are local", || {
         let blobs = fresh.status()["local"]["blobs"].as_u64().unwrap_or(0);
         if blobs >= 8 { Ok(()) } else { Err(format!("{blobs} blobs")) }
     });
@@ -263,7 +263,7 @@ fn commands_warm_ends_with_its_process() {
     command.args([Path::new("warm"), &cluster.b.mount, Path::new("--all")]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().must("warm");
     crate::harness::sleep_ms(500);
-    assert!(child.try_wait().must("look").is_none(), "it waits for the store");
+    assert!(child.try_wait().must("look").is_none(), "the command waits for the store");
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::INT).must("Ctrl-C");
     let ended = wait(&mut child, 5_000).must("it ends at once");

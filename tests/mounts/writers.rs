@@ -30,7 +30,7 @@ fn writers_by_any_name_of_a_file(io: Io) {
         process.open(&second, OFlags::RDWR | OFlags::CREATE, 0o644).must("open the second name");
     process.pwrite(fd, 0, b"new").must("write");
     for name in [&first, &second] {
-        assert_eq!(process.get(name).must("read one's own"), b"new text");
+        assert_eq!(process.get(name).must("read own bytes"), b"new text");
         assert_eq!(reader.get(name).must("read"), b"old text");
     }
     process.close(fd).must("close");
@@ -78,9 +78,9 @@ fn writers_and_readers_of_truncated_files(io: Io) {
     let reading = reader.open(&path, OFlags::RDONLY, 0).must("open");
     cutter.truncate(&path, 5).must("cut");
     assert_eq!(reader.read(reading, 0, 100).must("read"), b"0123456789");
-    assert_eq!(reader.get(&path).must("read anew"), b"01234");
+    assert_eq!(reader.get(&path).must("read again"), b"01234");
     writer.close(kept).must("close the other descriptor");
-    assert_eq!(reader.get(&path).must("read anew"), b"01234");
+    assert_eq!(reader.get(&path).must("read again"), b"01234");
 }
 in_both_modes!(writers_and_readers_of_truncated_files);
 

@@ -1,7 +1,7 @@
-"""Two processes count in one file under fcntl locks, each in a file that it opened to update.
+"""Two processes count in one file under fcntl locks, each with a descriptor opened to update.
 
-Arguments: the file, which holds "0"; "kept" (one descriptor to the end), "reopened" (one for each count)
-or "mixed" (one process of each kind); how often each counts. Prints the last count.
+Arguments: the file, which contains "0"; "kept" (one descriptor to the end), "reopened" (one for each count)
+or "mixed" (one process of each kind); the number of counts of each. Prints the last count.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
 """Tries every pair of lock kinds and ways to open in a directory, and prints one line for each.
 
 One process opens a file and locks it; another opens it, before or after that, and tries its own lock without
-waiting; then the first unlocks and the other tries again. Record locks (fcntl) by process and by open file meet
-each other, `flock` meets `flock`. Argument: the directory. The lines are the same wherever locks work alike.
+waiting; then the first unlocks and the other tries again. Record locks (fcntl) of processes and of open files are
+combined with each other, and `flock` with `flock`. Argument: the directory. Equal lines show that locks work alike.
 """
 
 import errno
@@ -85,7 +85,7 @@ number = 0
 for (held, tried), (first, second) in itertools.product(pairs, itertools.product(OPENS, OPENS)):
     for content, early in itertools.product(("empty", "some"), (True, False)):
         number += 1
-        # Each second time the ranges do not touch, which only records care about.
+        # Each third time the ranges do not overlap, which matters only for record locks.
         begin = 0 if number % 3 else 10
         path = os.path.join(directory, f"f{number}")
         with open(path, "wb") as made:

@@ -1,7 +1,7 @@
 """Two processes insert rows into one sqlite database, each row in a transaction of its own.
 
-Arguments: the database, its journal mode, rows for each process. Prints how many rows there are at last, and what the
-integrity check says.
+Arguments: the database, its journal mode, rows for each process. Prints the final number of rows and the result of the
+integrity check.
 """
 
 import os

@@ -8,7 +8,7 @@
 #   tests/rules/radosgw.sh down DIR
 #
 # Needs root and the packages radosgw, ceph-mon, ceph-mgr, ceph-osd, ceph-common and curl. `.ci/run` does all of it.
-# The port after PORT is taken as well.
+# It also uses the port after PORT.
 set -euo pipefail
 
 word=${1:?up or down}
@@ -17,11 +17,11 @@ port=${3:-17480}
 key=testkey
 secret=testsecret
 
-# How long the daemons may take to end before they are killed; what they have is in memory.
+# How long the daemons may take to end before they are killed; their data is in memory.
 end_limit_s=3
 
 if [ "$word" = down ]; then
-    # The files go with their daemons, so the ids are read first.
+    # A daemon removes its file when it ends, so the ids are read first.
     pids=()
     for file in "$dir"/*.pid; do
         [ -s "$file" ] && pids+=("$(cat "$file")")
@@ -99,7 +99,7 @@ for _ in $(seq 120); do
 done
 radosgw-admin "${ceph[@]}" user create --uid=t --display-name=t \
     --access-key="$key" --secret-key="$secret" >/dev/null
-# Older versions of curl do not name the digest of an empty body themselves.
+# Older versions of curl do not send the digest of an empty body.
 empty=$(printf '' | sha256sum | cut -d ' ' -f 1)
 curl -sf --aws-sigv4 aws:amz:us-east-1:s3 --user "$key:$secret" -H "x-amz-content-sha256: $empty" \
     -X PUT "http://127.0.0.1:$port/bkt" >&2

@@ -42,7 +42,7 @@ impl Google {
     }
 
     fn lets_in(&self, headers: &HeaderMap) -> bool {
-        let wanted = self.key_id.lock().expect("no thread panics with it").clone();
+        let wanted = self.key_id.lock().expect("no thread panics with the lock").clone();
         let Some(wanted) = wanted else { return true };
         let token = headers.get("authorization").and_then(|value| value.to_str().ok());
         let head = token.and_then(|token| token.strip_prefix("Bearer ")?.split('.').next());

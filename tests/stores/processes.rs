@@ -52,7 +52,7 @@ impl Process {
         let start = clock.mono();
         while StdStream::connect(self.address).is_err() {
             let waited = clock.mono().saturating_sub(start);
-            assert!(waited < START_MAX, "{} does not come up", program.display());
+            assert!(waited < START_MAX, "{} does not start", program.display());
             nap(Duration::from_millis(50));
         }
     }

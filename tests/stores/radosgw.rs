@@ -58,7 +58,11 @@ impl Radosgw {
             let client = self.client();
             let mut listed = client.list(Some(&prefix));
             while let Some(object) = listed.try_next().await.expect("a list") {
-                let key = object.location.as_ref().strip_prefix(&self.prefix).expect("it is below");
+                let key = object
+                    .location
+                    .as_ref()
+                    .strip_prefix(&self.prefix)
+                    .expect("a key below the prefix");
                 found.insert(key.trim_start_matches('/').to_owned());
             }
             found

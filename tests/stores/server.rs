@@ -78,11 +78,11 @@ impl ServerFaults {
 
     /// Answers 503 to requests for keys that contain this text.
     pub(crate) fn throttle(&self, part_of_key: Option<String>) {
-        *self.throttled.lock().expect("no thread panics with it") = part_of_key;
+        *self.throttled.lock().expect("no thread panics with the lock") = part_of_key;
     }
 
     fn throttles(&self, path: &str) -> bool {
-        let throttled = self.throttled.lock().expect("no thread panics with it");
+        let throttled = self.throttled.lock().expect("no thread panics with the lock");
         let throttles = throttled.as_ref().is_some_and(|part| path.contains(part));
         self.throttlings.fetch_add(u64::from(throttles), Ordering::Relaxed);
         throttles
@@ -110,16 +110,17 @@ impl ServerFaults {
 
     /// Removes one ability, or restores all.
     pub(crate) fn unable(&self, what: Option<Unable>) {
-        *self.unable.lock().expect("no thread panics with it") = what;
+        *self.unable.lock().expect("no thread panics with the lock") = what;
     }
 
     /// Sets the answer to requests for the bucket's lifecycle rules; status 0 means no answer.
     pub(crate) fn answer_rules(&self, status: u16, body: &str) {
-        *self.rules.lock().expect("no thread panics with it") = Some((status, body.to_owned()));
+        *self.rules.lock().expect("no thread panics with the lock") =
+            Some((status, body.to_owned()));
     }
 
     fn rules(&self) -> Option<(u16, String)> {
-        self.rules.lock().expect("no thread panics with it").clone()
+        self.rules.lock().expect("no thread panics with the lock").clone()
     }
 
     /// Returns the number of requests so far.
@@ -291,7 +292,7 @@ async fn answer(
         }
     };
     let mut request = request;
-    let unable = *faults.unable.lock().expect("no thread panics with it");
+    let unable = *faults.unable.lock().expect("no thread panics with the lock");
     let reads = matches!(request.method().as_str(), "GET" | "HEAD");
     if unable == Some(Unable::Write) && !reads {
         faults.refused_writes.fetch_add(1, Ordering::Relaxed);

@@ -1,8 +1,8 @@
 /* A syscall process in another process.
  *
- * The tests need processes of their own kind: with their own pid, that do exactly one system call
- * when they are told to, report its result and errno, and can be killed at any point. This program
- * reads requests from stdin and answers on stdout:
+ * The tests need processes with their own pid that do exactly one system call on request, report its
+ * result and errno, and can be killed at any point. This program reads requests from stdin and answers
+ * on stdout:
  *
  *   request:  op arg arg ... \n  [raw bytes, their number is the last argument of ops that take them]
  *   answer:   result errno length \n  [length raw bytes]
@@ -182,7 +182,7 @@ static void op_write(void) {
   free(data);
 }
 
-/* fill FD LEN CHUNK DELAY_US: LEN bytes of 'x'; says "started" first, for a caller that wants to interrupt it. */
+/* fill FD LEN CHUNK DELAY_US: LEN bytes of 'x'; answers "started" first, so that the caller can interrupt it. */
 static void op_fill(void) {
   size_t len = (size_t)num(2);
   char *data = room(len);

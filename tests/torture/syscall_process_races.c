@@ -38,7 +38,7 @@ static int write_version(const char *path, int flags, uint64_t version, int same
   for (size_t i = 0; i < count; i++) words[i] = version;
   int fd = open(path, flags | O_CLOEXEC, 0644);
   if (fd < 0) return -1;
-  /* In two pieces, so that a reader of unclosed bytes has something to see. */
+  /* In two pieces, so that a reader can see unclosed bytes. */
   long long n = write_all(fd, (char *)words, count * 8, count * 4, 0);
   int saved = errno;
   if (close(fd) < 0) return -1;

@@ -17,7 +17,7 @@ static void op_su(void) {
   if (setgroups(count, groups) < 0) { done(-1); return; }
   if (setresgid((gid_t)num(2), (gid_t)num(2), (gid_t)num(2)) < 0) { done(-1); return; }
   if (setresuid((uid_t)num(1), (uid_t)num(1), (uid_t)num(1)) < 0) { done(-1); return; }
-  /* A process that changed its user may not look at its own /proc/self/fd otherwise. */
+  /* Otherwise a process that changed its user cannot read its own /proc/self/fd. */
   done(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0));
 }
 
@@ -31,7 +31,7 @@ static int put_text(const char *path, const char *text) {
   return n < 0 ? -1 : 0;
 }
 
-/* userns: becomes root of a user namespace of its own, in which no other user has a number. */
+/* userns: becomes root of its own user namespace, in which no other user has an id. */
 static void op_userns(void) {
   char uids[64], gids[64];
   snprintf(uids, sizeof uids, "0 %u 1", (unsigned)geteuid());

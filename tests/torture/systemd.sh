@@ -1,10 +1,10 @@
 #!/bin/sh
-# Boots the machine's own systemd as PID 1 of new namespaces, with a root of its own, and stays until that ends.
+# Boots the machine's own systemd as PID 1 of new namespaces, with its own root, and waits for its end.
 #
 #   systemd.sh SITE PROGRAM UNITS
 #
 # SITE/disk and SITE/store are the disk and the shared directory inside; SITE/etc/hearthfs is /etc/hearthfs.
-# The caller kills it by its process id; all that was started inside ends with it.
+# The caller kills it by its process id; everything inside ends with it.
 set -eu
 
 if [ "${1-}" != --inside ]; then
@@ -26,7 +26,7 @@ mkdir -p usr etc/systemd/system etc/hearthfs run var/log/journal var/cache/heart
 for link in bin sbin lib lib64; do
     if [ -e "/usr/$link" ]; then ln -s "usr/$link" "$link"; fi
 done
-# Nothing inside may change the machine: neither its programs nor, by what systemd does at a boot, its kernel.
+# Nothing inside may change the programs of the machine or, by a boot of systemd, its kernel.
 mount --rbind /usr usr
 mount -o remount,bind,ro usr
 for wants in usr/lib/systemd/system/*.wants; do mount -t tmpfs tmpfs "$wants"; done
@@ -76,7 +76,7 @@ mount --bind sbin-here usr/sbin
 pivot_root . old
 cd /
 umount -l /old
-# As on a machine that was booted: what is mounted shows everywhere, unless a unit hides it.
+# As on a booted machine, a mount is visible everywhere unless a unit hides it.
 mount --make-rshared /
 exec env -i container=hearthfs-test PATH=/usr/sbin:/usr/bin SYSTEMD_LOG_TARGET=journal \
     /usr/lib/systemd/systemd --system --unit=test.target

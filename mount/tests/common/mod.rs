@@ -89,7 +89,7 @@ fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
         let start = now();
         while !over.load(Ordering::Relaxed) {
             if start.elapsed() > LIFE_MAX {
-                eprintln!("{} lived too long: aborted", mount_point.display());
+                eprintln!("{} ran too long: aborted", mount_point.display());
                 let path = CString::new(mount_point.as_os_str().as_bytes()).unwrap();
                 // SAFETY: a NUL-terminated path that outlives the call.
                 unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE) };

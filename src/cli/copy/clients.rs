@@ -142,9 +142,12 @@ mod tests {
         assert_eq!(names, ["triton"], "the inner directory is that of Triton");
         let wanted = "ln -s /mnt/cache/inductor/triton/0 /home/u/caches/inductor/triton/0";
         assert!(said[0].text.contains(wanted), "{}", said[0].text);
-        assert!(clients.seen(&plan, &path("triton/KEY/k.ptx")).is_empty(), "it was said");
+        assert!(
+            clients.seen(&plan, &path("triton/KEY/k.ptx")).is_empty(),
+            "each hint is shown once"
+        );
         let said = clients.seen(&plan, &path("jax/jit_f-00-cache"));
-        assert_eq!(said.len(), 1, "XLA has nothing to say: {said:?}");
+        assert_eq!(said.len(), 1, "no hint for XLA: {said:?}");
         assert!(clients.seen(&plan, &path("mine/file")).is_empty());
         assert!(clients.seen(&plan, &path("src/__pycache__/m.cpython-311.pyc")).is_empty());
         let said = clients.seen(&plan, &path("src/__pycache__/m.f-1.py311.nbi"));

@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(
             order(Way::Import, &numba),
             "1 2 nbi 3",
-            "no index is seen without all its data"
+            "the index is visible only with all its data"
         );
         assert_eq!(order(Way::Export, &numba), "1 2 3 nbi");
         let triton = [
@@ -148,7 +148,7 @@ mod tests {
         assert!(!unit(&[("1", false, true), ("2", false, true)]).is_complete());
         assert!(unit(&[("grp", true, true)]).is_complete());
         let part = Unit { is_whole: false, ..unit(&[("x", false, false)]) };
-        assert!(part.is_complete(), "of one that is too large nothing is known");
+        assert!(part.is_complete(), "a unit that is too large counts as complete");
         let bare = Unit { needs_entry: false, needs_marker: false, ..unit(&[("x", false, false)]) };
         assert!(bare.is_complete());
     }

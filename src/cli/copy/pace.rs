@@ -167,8 +167,8 @@ mod tests {
             drop(pace.begin(UnitCost::of(8, bytes), stopped));
             asked.get()
         };
-        assert!(!waits(1000), "one that is larger than the limit goes alone");
-        assert!(waits(1), "the next waits for it");
+        assert!(!waits(1000), "a unit larger than the limit is copied alone");
+        assert!(waits(1), "the next unit waits for it");
         clock.advance(COUNTS_FOR);
         assert!(!waits(50) && !waits(50));
         assert!(waits(1));
@@ -178,7 +178,7 @@ mod tests {
         let most = EDITIONS_LISTED_MAX / 2 / (EDITION_COUNTS_FOR + 9);
         let begun: Vec<_> = (0..most).map(|_| pace.begin(UnitCost::of(8, 0), || false)).collect();
         clock.advance(COUNTS_FOR);
-        assert!(waits(0), "those that are being copied count however long that takes");
+        assert!(waits(0), "units in flight count for any length of time");
         drop(begun);
         clock.advance(COUNTS_FOR);
         assert!(!waits(0));

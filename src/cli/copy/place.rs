@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn what_is_no_mount_is_refused_with_a_remedy() {
-        let refused = OnMount::find(Path::new("/proc")).expect_err("no mount of ours").text();
+        let refused = OnMount::find(Path::new("/proc")).expect_err("not a hearthfs mount").text();
         assert!(refused.contains("/proc is not a hearthfs mount"), "{refused}");
         assert!(refused.contains("`hearthfs mount` first"), "{refused}");
     }

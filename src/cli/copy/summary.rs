@@ -146,7 +146,7 @@ mod tests {
         }
         let said = so_far(Way::Import, &report);
         assert_eq!(said, "importing: 12 files, 3.0 MiB, 2 units, 7 there already, 5 failed");
-        let failure = end(Way::Import, &report).expect_err("some failed").text();
+        let failure = end(Way::Import, &report).expect_err("some files failed").text();
         assert!(failure.contains("5 files and directories could not be imported"), "{failure}");
     }
 }

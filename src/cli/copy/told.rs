@@ -73,6 +73,6 @@ mod tests {
         let shipped = Profiles::default();
         let all = serde_json::to_string(shipped.all()).expect("JSON");
         let all: Vec<Profile> = serde_json::from_str(&all).expect("profiles");
-        assert_eq!(Profiles::from_all(all).expect("sound"), shipped);
+        assert_eq!(Profiles::from_all(all).expect("valid profiles"), shipped);
     }
 }

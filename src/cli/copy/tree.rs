@@ -295,7 +295,7 @@ impl OpenDirs {
             }
             self.dirs.push((side, below.to_owned(), HeldDir(Rc::new(dir))));
         }
-        let (_, _, dir) = self.dirs.last().expect("it was put there just now");
+        let (_, _, dir) = self.dirs.last().expect("a directory was just pushed");
         Ok(dir.clone())
     }
 

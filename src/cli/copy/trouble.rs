@@ -102,15 +102,15 @@ mod tests {
                 assert_eq!(ends(way, Side::Source, errno), None, "{way:?} {errno}");
             }
             for side in [Side::Source, Side::Target] {
-                assert_eq!(ends(way, side, Errno::IO), None, "one file is bad");
+                assert_eq!(ends(way, side, Errno::IO), None, "only this file fails");
                 assert!(ends(way, side, Errno::NOTCONN).is_some());
             }
         }
-        let said = |way, side| ends(way, side, Errno::NOTCONN).expect("it ends all");
+        let said = |way, side| ends(way, side, Errno::NOTCONN).expect("it ends the copy");
         assert!(said(Way::Import, Side::Target).contains("the mount is gone"));
         assert!(said(Way::Export, Side::Source).contains("the mount is gone"));
         assert!(!said(Way::Export, Side::Target).contains("mount"));
-        let full = ends(Way::Export, Side::Target, Errno::NOSPC).expect("it ends all");
+        let full = ends(Way::Export, Side::Target, Errno::NOSPC).expect("it ends the copy");
         assert!(!full.contains("hearthfs status"), "{full}");
     }
 }

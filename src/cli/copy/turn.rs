@@ -118,8 +118,8 @@ mod tests {
         let around = around_runtime_dir(&dir.path().join("run"));
         let take = |device| {
             ImportTurn::take(&around, device)
-                .expect("its turn")
-                .expect("there is a runtime directory")
+                .expect("the turn is free")
+                .expect("a runtime directory exists")
         };
         let turn = take(7);
         assert_eq!(turn.earlier().0, UnitCost::default());
@@ -134,15 +134,11 @@ mod tests {
         turn.file.set_len(3).expect("cut");
         drop(turn);
         let turn = take(7);
-        assert_eq!(
-            turn.earlier().0,
-            UnitCost::most(),
-            "what cannot be read is the most there can be"
-        );
+        assert_eq!(turn.earlier().0, UnitCost::most(), "an unreadable cost counts as the largest");
         let others = Surroundings { uid: around.uid + 1, ..around };
         assert!(
             ImportTurn::take(&others, 7).expect("no failure").is_none(),
-            "not a directory of theirs"
+            "the directory belongs to another user"
         );
     }
 }

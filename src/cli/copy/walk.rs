@@ -337,7 +337,7 @@ mod tests {
     /// Walks through a tree of these files, and returns what it found: plain files, and units with their files.
     fn walk_holding(held_max: usize, way: Way, globs: &[&str], files: &[&str]) -> Walked {
         let dir = tempfile::tempdir().expect("temporary directory");
-        let root = dir.path().canonicalize().expect("it is there");
+        let root = dir.path().canonicalize().expect("the directory exists");
         let on_mount = if way == Way::Import { Path::new("/") } else { &root };
         let device = rustix::fs::stat(on_mount).expect("stat").st_dev;
         for file in files {
@@ -368,7 +368,7 @@ mod tests {
         let (mut plain, mut units) = (Vec::new(), Vec::new());
         let name = |item: &Item| {
             let path = item.from();
-            path.strip_prefix(&root).expect("below").display().to_string()
+            path.strip_prefix(&root).expect("below the root").display().to_string()
         };
         for job in queue {
             match job {

@@ -250,10 +250,10 @@ mod tests {
         std::os::unix::fs::symlink(point.join("ccache"), point.join("link")).expect("link");
         let shipped = Profiles::default();
         let of = |profile: &str, value: &Path, mounted| {
-            let profile = shipped.get(profile).expect("there");
-            let variable = profile.variables.last().expect("one");
+            let profile = shipped.get(profile).expect("a known profile");
+            let variable = profile.variables.last().expect("a variable");
             let around = around(&[(variable, value.as_os_str())]);
-            client(&around, profile, &point, mounted, Some("4.10")).expect("told")
+            client(&around, profile, &point, mounted, Some("4.10")).expect("a finding")
         };
         let good = of("ccache", &point.join("ccache"), true);
         assert_eq!((good.result, good.remedy), (Verdict::Ok, None));
@@ -262,31 +262,36 @@ mod tests {
         assert_eq!(of("ccache", &point.join("ccache"), false).result, Verdict::Warning);
         assert_eq!(of("ccache", Path::new("/elsewhere"), true).result, Verdict::Warning);
         assert_eq!(of("ccache", Path::new("here"), true).result, Verdict::Warning);
-        assert_eq!(of("jax", &point.join("jax"), true).result, Verdict::Ok, "JAX makes it");
+        assert_eq!(
+            of("jax", &point.join("jax"), true).result,
+            Verdict::Ok,
+            "JAX creates the directory"
+        );
         let lacking = of("torch-xla", &point.join("torch_xla"), true);
         assert!(
-            lacking.result == Verdict::Problem && lacking.remedy.expect("one").contains("mkdir")
+            lacking.result == Verdict::Problem
+                && lacking.remedy.expect("a remedy").contains("mkdir")
         );
     }
 
     #[test]
     fn unset_variables_are_reported_for_installed_programs() {
         let shipped = Profiles::default();
-        let profile = shipped.get("ccache").expect("there");
+        let profile = shipped.get("ccache").expect("a known profile");
         let point = Path::new("/m");
         assert_eq!(client(&around(&[]), profile, point, true, None), None);
-        let told = client(&around(&[]), profile, point, true, Some("4.10")).expect("told");
+        let told = client(&around(&[]), profile, point, true, Some("4.10")).expect("a finding");
         assert_eq!(told.result, Verdict::Warning);
-        assert!(told.remedy.expect("one").contains("export CCACHE_DIR=/m/ccache"));
+        assert!(told.remedy.expect("a remedy").contains("export CCACHE_DIR=/m/ccache"));
         let own = around(&[("CCACHE_REMOTE_STORAGE", OsStr::new("file:/x"))]);
-        let told = client(&own, profile, point, true, None).expect("told");
+        let told = client(&own, profile, point, true, None).expect("a finding");
         assert_eq!(told.result, Verdict::Ok);
     }
 
     #[test]
     fn a_secret_in_a_variable_is_not_shown() {
         let shipped = Profiles::default();
-        let profile = shipped.get("neuron").expect("there");
+        let profile = shipped.get("neuron").expect("a known profile");
         let value = OsStr::new("s3://user:hunter2@bucket/x?token=hunter2");
         let told = client(
             &around(&[("NEURON_COMPILE_CACHE_URL", value)]),
@@ -295,7 +300,7 @@ mod tests {
             true,
             None,
         );
-        assert!(!told.expect("told").found.contains("hunter2"));
+        assert!(!told.expect("a finding").found.contains("hunter2"));
     }
 
     #[test]
@@ -303,7 +308,7 @@ mod tests {
         let mut root = around(&[("SUDO_UID", OsStr::new("1000"))]);
         assert_eq!(why_not_run(&root, Path::new("/m")), None);
         root.uid = 0;
-        assert!(why_not_run(&root, Path::new("/m")).expect("not run").contains("user 1000"));
+        assert!(why_not_run(&root, Path::new("/m")).expect("a reason").contains("user 1000"));
         let own = Surroundings { uid: 0, ..around(&[]) };
         assert_eq!(why_not_run(&own, Path::new("/m")), None);
     }

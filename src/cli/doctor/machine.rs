@@ -308,7 +308,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("temporary directory");
         let found = device(&dir.path().join("fuse"));
         assert_eq!(found.result, Verdict::Problem);
-        assert!(found.remedy.expect("one").contains("modprobe fuse"));
+        assert!(found.remedy.expect("a remedy").contains("modprobe fuse"));
         assert_eq!(device(dir.path()).result, Verdict::Problem, "a directory cannot be opened");
         std::fs::write(dir.path().join("fuse"), "").expect("write");
         assert_eq!(device(&dir.path().join("fuse")).result, Verdict::Ok);
@@ -328,9 +328,9 @@ mod tests {
         assert_eq!(others(&conf, &user, &settings), None);
         settings.mount.allow_other = AllowOther::Yes;
         std::fs::write(&conf, "#user_allow_other\n").expect("write");
-        assert_eq!(others(&conf, &user, &settings).expect("told").result, Verdict::Problem);
+        assert_eq!(others(&conf, &user, &settings).expect("a finding").result, Verdict::Problem);
         std::fs::write(&conf, "mount_max = 5\nuser_allow_other\n").expect("write");
-        assert_eq!(others(&conf, &user, &settings).expect("told").result, Verdict::Ok);
+        assert_eq!(others(&conf, &user, &settings).expect("a finding").result, Verdict::Ok);
     }
 
     #[test]
@@ -342,7 +342,7 @@ mod tests {
         let mut settings = Settings::default();
         settings.local.cache_dir = dir.path().to_owned();
         assert_eq!(of(&settings, 1000, "6.18", None), Verdict::Ok);
-        assert_eq!(of(&settings, 0, "6.1", None), Verdict::Ok, "the kernel says it");
+        assert_eq!(of(&settings, 0, "6.1", None), Verdict::Ok, "the kernel is the reason");
         let mut status = Status::default();
         status.io.mode = "ordinary".into();
         status.io.reason = Some("the cache directory lies on a stacked file system".into());
@@ -367,7 +367,11 @@ mod tests {
         let status = Status::default();
         assert_eq!(disk(&settings, Some(&status)).result, Verdict::Warning);
         std::fs::create_dir_all(dir.path().join("cache/v1")).expect("mkdir");
-        assert_eq!(disk(&settings, None).result, Verdict::Ok, "what is there may be all of it");
+        assert_eq!(
+            disk(&settings, None).result,
+            Verdict::Ok,
+            "the cache may already hold its whole size"
+        );
         assert!(!dir.path().join("cache/v1/blobs").exists());
     }
 }

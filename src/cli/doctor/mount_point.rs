@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(of(0o755, Some(&alone)).result, Verdict::Ok);
         let open = of(0o777, Some(&alone));
         assert_eq!(open.result, Verdict::Problem);
-        assert!(open.found.contains("0777") && open.remedy.expect("one").contains("o-w"));
+        assert!(open.found.contains("0777") && open.remedy.expect("a remedy").contains("o-w"));
         assert_eq!(of(0o1777, Some(&alone)).result, Verdict::Ok, "sticky");
         assert_eq!(of(0o775, Some(&alone)).result, Verdict::Warning);
         assert_eq!(of(0o700, Some(&alone)).result, Verdict::Ok);

@@ -141,7 +141,7 @@ mod tests {
         let mut around = Surroundings::default();
         around.variables.insert("PATH".into(), format!(".::{}", dir.path().display()).into());
         assert_eq!(find(&around, "tool"), Some(path.clone()));
-        assert_eq!(find(&around, "data"), None, "it cannot be run");
+        assert_eq!(find(&around, "data"), None, "the file is not executable");
         assert!(is_trusted(&path, uid));
         let open = std::fs::Permissions::from_mode(0o777);
         std::fs::set_permissions(dir.path(), open).expect("chmod");

@@ -366,7 +366,7 @@ mod tests {
             let access = Access { list: failed(obstacle), ..Access::default() };
             let all = reached(&settings, &access);
             assert_eq!((all[0].name.as_str(), all[0].result), (name, Verdict::Problem));
-            let told = all[0].remedy.clone().expect("one");
+            let told = all[0].remedy.clone().expect("a remedy");
             assert!(told.contains(remedy) && all[0].found.contains("said so"), "{told}");
         }
         let access = Access { list: failed(Obstacle::Right), ..Access::default() };
@@ -394,7 +394,11 @@ mod tests {
             ]
         );
         assert!(
-            all[1].remedy.as_ref().expect("one").contains("s3:PutObject on arn:aws:s3:::bucket")
+            all[1]
+                .remedy
+                .as_ref()
+                .expect("a remedy")
+                .contains("s3:PutObject on arn:aws:s3:::bucket")
         );
         settings.mount.writes = Writes::None;
         let access = Access { list: Step::Done, get: Step::Done, ..Access::default() };
@@ -420,8 +424,8 @@ mod tests {
         let access = Access { ahead_ms: Some(-700_000), ..Access::default() };
         assert_eq!(clock(&dir, &access).result, Verdict::Warning);
         let access = Access { region: Some("mars-1".into()), ..Access::default() };
-        let found = region(&settings, &access).expect("told");
-        assert!(found.remedy.expect("one").contains("remote.region = \"mars-1\""));
+        let found = region(&settings, &access).expect("a finding");
+        assert!(found.remedy.expect("a remedy").contains("remote.region = \"mars-1\""));
         assert_eq!(region(&dir, &access), None);
     }
 
@@ -438,7 +442,9 @@ mod tests {
         let lacks = RulesCheck { lacks: vec!["packs".into()], ..report.clone() };
         let found = of_report(&settings, &lacks);
         assert_eq!(found.result, Verdict::Warning);
-        assert!(found.remedy.expect("one").contains("lifecycle apply s3://bucket/x --expiry 1d"));
+        assert!(
+            found.remedy.expect("a remedy").contains("lifecycle apply s3://bucket/x --expiry 1d")
+        );
         let sooner = RulesCheck { contradictions: vec!["1 day".into()], ..report.clone() };
         assert_eq!(of_report(&settings, &sooner).result, Verdict::Problem);
         let none = RulesCheck { unsupported: Some("a directory".into()), ..report };
@@ -471,7 +477,7 @@ mod tests {
         assert!(!dir.path().join("hearthfs.json").exists(), "no store is made");
         settings.mount.writes = Writes::None;
         let all = check(&settings).await;
-        let of = |name: &str| all.iter().find(|finding| finding.name == name).expect("told");
+        let of = |name: &str| all.iter().find(|finding| finding.name == name).expect("a finding");
         assert_eq!((of("put").result, of("store").result), (Verdict::Skipped, Verdict::Problem));
         settings.remote.url = None;
         assert_eq!(results(&check(&settings).await), [("store", Verdict::Skipped)]);

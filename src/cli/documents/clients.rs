@@ -331,7 +331,7 @@ mod tests {
     fn units_hand_on_the_variables_of_clients_only() {
         let text = unit_snippet();
         let (_, step) = text.split_once("ExecStartPre=-+/bin/sh -c '").expect("the step");
-        let (script, _) = step.split_once("' %t").expect("its end");
+        let (script, _) = step.split_once("' %t").expect("the end of the step");
         let dir = tempfile::tempdir().expect("temporary directory");
         let (own, users) = (dir.path().join("own"), dir.path().join("users"));
         std::fs::create_dir(&users).expect("made");
@@ -350,6 +350,6 @@ mod tests {
         std::os::unix::fs::symlink("../secret", users.join("env")).expect("linked");
         assert_eq!(handed_on(), "");
         std::fs::remove_file(users.join("env")).expect("removed");
-        assert_eq!(handed_on(), "", "without an answer");
+        assert_eq!(handed_on(), "", "no variables without an answer");
     }
 }

@@ -44,7 +44,7 @@ fn settings() -> Settings {
     std::fs::write(&file, map["data"]["cluster.toml"].as_str().expect("text")).expect("written");
     let flags = Flags { file: Some(file), values: Vec::new() };
     let around = Surroundings { variables: BTreeMap::new(), ..Surroundings::of_process() };
-    config::load(&flags, &around, None).expect("a configuration that is taken").settings
+    config::load(&flags, &around, None).expect("a valid configuration").settings
 }
 
 #[test]
@@ -110,7 +110,7 @@ fn the_image_runs_what_the_manifest_says() {
     let set = of_kind("DaemonSet");
     let daemon = named(&set["spec"]["template"]["spec"]["containers"], "hearthfs").clone();
     let said = words(&daemon["args"]);
-    Cli::try_parse_from(entry.iter().chain(&said)).expect("arguments that are taken");
+    Cli::try_parse_from(entry.iter().chain(&said)).expect("valid arguments");
     let file = said.last().expect("the configuration");
     let config = named(&daemon["volumeMounts"], "config")["mountPath"].as_str().expect("a path");
     assert_eq!(Path::new(file).parent(), Some(Path::new(config)));
@@ -128,7 +128,7 @@ fn the_image_runs_what_the_manifest_says() {
 #[test]
 fn the_job_sees_the_mount_at_the_same_path() {
     let all = manifest("docs/kubernetes/job.yaml");
-    let [(_, job)] = all.as_slice() else { panic!("one document: {all:?}") };
+    let [(_, job)] = all.as_slice() else { panic!("not one document: {all:?}") };
     let pod = &job["spec"]["template"]["spec"];
     let train = named(&pod["containers"], "train");
     let point = settings().mount.directory.expect("a mount point");

@@ -272,7 +272,7 @@ fn a_closed_and_removed_file_does_not_move_with_the_next_file_of_its_name() {
             arrives(kernel, "file", None);
             kernel.open_as(&bob.caller(), "file", 3, REPLACE, Some(0o666)).unwrap();
             kernel.rename(&bob.caller(), "file", "other").unwrap();
-            assert_eq!(get(kernel, &ann, "other"), b"older", "until the next one is closed");
+            assert_eq!(get(kernel, &ann, "other"), b"older", "visible until the next close");
             kernel.write(3, 0, b"newer").unwrap();
             kernel.close(&bob.caller(), 3).unwrap();
             if written_late {

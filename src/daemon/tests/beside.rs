@@ -65,7 +65,7 @@ fn a_written_empty_file_follows_its_name_although_another_has_published_there() 
             kernel.open(&who, "file", 1, UPDATE, false).unwrap();
             put(kernel, &second, "file", b"text");
             kernel.write(1, 0, b"late").unwrap();
-            assert_eq!(get(kernel, &first, "file"), b"late", "its own bytes");
+            assert_eq!(get(kernel, &first, "file"), b"late", "the writer sees its own bytes");
             assert_eq!(get(kernel, &second, "file"), b"text");
             if removed {
                 kernel.unlink(&who, "file").unwrap();
@@ -94,7 +94,7 @@ fn writes_to_an_empty_file_are_lost_when_a_new_one_takes_its_name() {
         kernel.open(&whom, "new", 2, REPLACE, true).unwrap();
         kernel.write(2, 0, b"of the new").unwrap();
         kernel.rename(&whom, "new", "file").unwrap();
-        assert_eq!(get(kernel, &first, "file"), b"", "until the new one is closed");
+        assert_eq!(get(kernel, &first, "file"), b"", "the old version until the close");
         kernel.close(&whom, 2).unwrap();
         kernel.close(&who, 1).unwrap();
         assert_eq!(get(kernel, &first, "file"), b"of the new");
@@ -108,7 +108,7 @@ fn a_mode_that_is_set_beside_a_writer_stays_after_its_close() {
         put(kernel, &other, "file", b"text");
         kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
         kernel.chmod(&other.caller(), "file", 0o600).unwrap();
-        assert_eq!(kernel.stat(&writer.caller(), "file").unwrap().perm, 0o600, "it is one file");
+        assert_eq!(kernel.stat(&writer.caller(), "file").unwrap().perm, 0o600, "both see one file");
         kernel.write(1, 0, b"next").unwrap();
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(kernel.stat(&other.caller(), "file").unwrap().perm, 0o600);
@@ -176,7 +176,7 @@ fn writes_to_a_closed_file_after_a_rename_over_it_are_lost() {
             if !written_before {
                 kernel.write(3, 0, b"C").unwrap();
             }
-            assert_eq!(get(kernel, &second, "file"), b"closed", "until the new one is closed");
+            assert_eq!(get(kernel, &second, "file"), b"closed", "the old version until the close");
             kernel.write(1, 0, b"new").unwrap();
             kernel.close(&who, 1).unwrap();
             kernel.close(&whom, 3).unwrap();

@@ -40,7 +40,7 @@ fn until_a_change_is_noted_any_directory_may_have_been_closed() {
     let fs = kernel.rooms().fs.clone();
     let look = move |fs: &Filesystem| match fs.lookup(&who, ino, OsStr::new("file")) {
         Answer::Now(reply) => reply.map(drop),
-        Answer::Later(_) => panic!("nothing is to be waited for without a store"),
+        Answer::Later(_) => panic!("no wait without a store"),
     };
     assert_eq!(look(&fs), Ok(()), "no other node has changed it, and the kernel has checked it");
     let (asked, seen) = (Arc::new(Mutex::new(Some(fs.clone()))), Arc::new(Mutex::new(Vec::new())));
@@ -53,7 +53,7 @@ fn until_a_change_is_noted_any_directory_may_have_been_closed() {
     kernel.expect_arrival("other", Some((b"text", ROOT.makes(0o644))), 0);
     kernel.end_call();
     assert_eq!(*seen.lock(), [Err(Errno::EACCES)]);
-    assert_eq!(look(&fs), Ok(()), "it was another path");
+    assert_eq!(look(&fs), Ok(()), "only another path has changed");
     drop(asked.lock().take());
 }
 

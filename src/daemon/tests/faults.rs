@@ -28,7 +28,7 @@ fn a_childs_close_is_not_that_of_its_parent() {
             kernel.write(1, 0, b"half").unwrap();
             kernel.duplicate(1, 2);
             kernel.close(&child.caller(), 2).unwrap();
-            assert_eq!(get(kernel, &other, "file"), before, "its parent has not closed it");
+            assert_eq!(get(kernel, &other, "file"), before, "the parent has not closed it");
             kernel.write(1, 4, b" and whole").unwrap();
             kernel.close(&parent.caller(), 1).unwrap();
             assert_eq!(get(kernel, &other, "file"), b"half and whole");
@@ -47,7 +47,7 @@ fn writes_through_a_remaining_descriptor_are_published_by_its_close() {
             kernel.close(&opener.caller(), 1).unwrap();
             kernel.open(&other.caller(), "file", 3, READ, false).unwrap();
             kernel.write(2, 0, b"LATER").unwrap();
-            assert_eq!(kernel.read(3).unwrap(), b"first", "what it has open does not change");
+            assert_eq!(kernel.read(3).unwrap(), b"first", "the open version does not change");
             kernel.close(&other.caller(), 3).unwrap();
             kernel.close(&heir.caller(), 2).unwrap();
             assert_eq!(get(kernel, &other, "file"), b"LATER");
@@ -82,7 +82,7 @@ fn stores_after_the_end_of_a_file_change_no_entry() {
     let who = one.caller();
     kernel.open(&who, "file", 1, EMPTY, true).unwrap();
     kernel.open(&who, "file", 2, UPDATE, false).unwrap();
-    let mapped = kernel.backing_of(2).expect("the first writer decides how all of them do");
+    let mapped = kernel.backing_of(2).expect("all writers use the mode of the first");
     kernel.write(1, 0, b"published").unwrap();
     kernel.close(&who, 2).unwrap();
     kernel.close(&who, 1).unwrap();
@@ -202,7 +202,7 @@ fn a_reader_that_found_the_name_of_a_killed_writer_does_not_read_its_bytes() {
             writer.kill();
             kernel.close(&writer.caller(), 1).unwrap();
         });
-        assert_eq!(opened, Err(Errno::ESTALE), "it looks again, and finds nothing");
+        assert_eq!(opened, Err(Errno::ESTALE), "the retry finds nothing");
         assert!(missing(kernel, &reader, "file"));
     });
 }
@@ -211,9 +211,9 @@ fn a_reader_that_found_the_name_of_a_killed_writer_does_not_read_its_bytes() {
 fn remembered_for(kernel: &Kernel<'_>, program: &Program, dir: Ino, name: &str) -> Duration {
     let fs = kernel.rooms().fs.clone();
     let Answer::Now(reply) = fs.lookup(&program.caller(), dir, OsStr::new(name)) else {
-        panic!("nothing is to be waited for without a store")
+        panic!("no wait without a store")
     };
-    let Lookup::Found(found) = reply.unwrap() else { panic!("{name} is there") };
+    let Lookup::Found(found) = reply.unwrap() else { panic!("{name} is missing") };
     fs.forget(found.attr.ino, 1);
     found.entry_ttl
 }
@@ -255,10 +255,10 @@ fn a_temporary_that_becomes_a_member_takes_no_names_back() {
         let temporary = "m.f-1.py311.nbi.tmp.0123456789abcdef";
         put(kernel, &writer, "plain", b"index");
         let plain = remembered_for(kernel, &reader, Ino::ROOT, "plain");
-        assert!(!plain.is_zero(), "a name that does not move is remembered");
+        assert!(!plain.is_zero(), "a name that is not renamed is remembered");
         put(kernel, &writer, &format!("{DIR}/{temporary}"), b"index");
         let remembered = remembered_for(kernel, &reader, dir, temporary);
-        assert!(!remembered.is_zero(), "so the rename needs no lookup");
+        assert!(!remembered.is_zero(), "the rename needs no lookup");
         let counted = Arc::new(Counted::default());
         let notices: Arc<Counted> = Arc::clone(&counted);
         kernel.rooms().fs.set_notices(notices);
@@ -266,11 +266,11 @@ fn a_temporary_that_becomes_a_member_takes_no_names_back() {
         let (who, member) = (writer.caller(), format!("{DIR}/m.f-1.py311.nbi"));
         kernel.rename(&who, &format!("{DIR}/{temporary}"), &member).unwrap();
         kernel.rename(&who, "plain", &member).unwrap();
-        assert_eq!(counted.taken_back(), before, "what is remembered leads to a stale inode");
+        assert_eq!(counted.taken_back(), before, "the remembered name leads to a stale inode");
         put(kernel, &writer, "open", b"index");
         kernel.open(&reader.caller(), "open", 1, READ, false).unwrap();
         kernel.rename(&who, "open", &member).unwrap();
-        assert!(counted.taken_back() > before, "this inode is in use");
+        assert!(counted.taken_back() > before, "the inode is in use");
         kernel.close(&reader.caller(), 1).unwrap();
     });
 }
@@ -315,7 +315,7 @@ fn p6_units_that_move_twice_while_they_are_opened_are_one_version_or_a_miss() {
                 kernel.end_call();
             }
         });
-        assert_eq!(moments, 4, "it looked twice");
+        assert_eq!(moments, 4, "two lookups");
         match opened {
             Err(errno) => assert_eq!(errno, Errno::ENOENT),
             Ok(()) => {

@@ -100,7 +100,7 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     kernel.look_again(&late.caller(), "large").unwrap();
     kernel.close(&who, 1).unwrap();
     let lives = |kernel: &Kernel<'_>| kernel.rooms().fs.held().2;
-    assert_eq!(lives(&kernel), 1, "it waits for that thread");
+    assert_eq!(lives(&kernel), 1, "the file waits for that thread");
     // While no other task can run, that thread makes another call.
     let (began, begun) = std::sync::mpsc::channel();
     let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
@@ -110,7 +110,7 @@ fn a_large_file_for_which_a_thread_never_came_is_not_digested_by_the_thread_that
     });
     begun.recv().unwrap();
     kernel.open(&late.caller(), "other", 2, UPDATE, true).unwrap();
-    assert!(lives(&kernel) == 2, "it was digested on the way");
+    assert!(lives(&kernel) == 2, "the file was digested meanwhile");
     drop(go_on);
     runtime.block_on(hog).unwrap();
     kernel.close(&late.caller(), 2).unwrap();

@@ -30,7 +30,7 @@ fn a_reader_that_cannot_wait_for_the_end_of_a_mapping_reads_the_older_version() 
     close_and_map(&mut kernel, &program, "file", b"old text");
     kernel
         .unmap_slowly(2, |kernel| {
-            assert_eq!(get(kernel, &reader, "file"), b"V1d text", "it takes long to digest");
+            assert_eq!(get(kernel, &reader, "file"), b"V1d text", "the digest is not ready");
         })
         .unwrap();
     assert_eq!(get(&mut kernel, &reader, "file"), b"V2d text");
@@ -44,7 +44,7 @@ fn readers_wait_once_for_a_mapping_that_stays() {
     close_and_map(&mut kernel, &program, "file", b"old text");
     let tries =
         (0..20).take_while(|_| !kernel.opens_at_once(&reader.caller(), "file", READ).unwrap());
-    assert!(tries.count() < 20, "each of them waits");
+    assert!(tries.count() < 20, "every open waits");
     assert_eq!(get(&mut kernel, &reader, "file"), b"V1d text");
     kernel.unmap(2).unwrap();
     assert_eq!(get(&mut kernel, &reader, "file"), b"V2d text");

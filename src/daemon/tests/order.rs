@@ -156,7 +156,7 @@ fn p5_a_change_that_was_seen_takes_back_what_the_kernel_remembers_of_others() {
         let all = ["known", "missing", "other"].map(|path| (path, newer.clone()));
         kernel.arrive_untold(&all);
         for path in ["other", "known", "missing"] {
-            assert_eq!(size(kernel, path), Ok(5), "{path} has come with the others");
+            assert_eq!(size(kernel, path), Ok(5), "{path} arrives with the others");
             assert_eq!(get(kernel, &program, path), b"newer", "{path}");
         }
         kernel.tell(true);

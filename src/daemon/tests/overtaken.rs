@@ -42,7 +42,7 @@ fn a_file_renamed_over_a_name_replaces_the_version_under_it() {
         kernel.mkdir_as(&root.caller(), "dir", STICKY | 0o777).unwrap();
         put(kernel, &ann, "dir/file", b"first");
         begin_and_rename(kernel, &ann, "dir/new", "dir/file");
-        assert_eq!(get(kernel, &root, "dir/file"), b"first", "until it is closed");
+        assert_eq!(get(kernel, &root, "dir/file"), b"first", "the old version until the close");
         kernel.close(&ann.caller(), 1).unwrap();
         assert_eq!(get(kernel, &root, "dir/file"), b"renamed");
         // Another name of the replaced file makes no difference.
@@ -142,7 +142,7 @@ fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
             Put => put = Some(kernel.rooms().engine.ledger().next_stamp()),
             Arrive => {
                 let file = file_of(kernel, b"of another node");
-                arrives(kernel, KEPT, file, put.expect("it was put before"), sequence);
+                arrives(kernel, KEPT, file, put.expect("a program put it before"), sequence);
             }
             Begin => {
                 kernel.open(&who, TEMPORARY, 1, REPLACE, true).unwrap();
@@ -161,7 +161,7 @@ fn after(kernel: &mut Kernel<'_>, steps: &[Step], sequence: u64) -> Vec<u8> {
     }
     assert_eq!(kernel.stat(&who, TEMPORARY).err(), Some(Errno::ENOENT));
     let has = get(kernel, &program, KEPT);
-    assert_eq!(get(kernel, &Program::start(), KEPT), has, "for every reader");
+    assert_eq!(get(kernel, &Program::start(), KEPT), has, "every reader sees the same version");
     has
 }
 

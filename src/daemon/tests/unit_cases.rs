@@ -24,7 +24,11 @@ fn p6_units_are_not_completed_by_a_marker_that_is_still_written() {
         kernel.write(1, 0, b"new").unwrap();
         kernel.rename(&writer.caller(), "triton/KEY/tmp.pid_1/x", MARKER).unwrap();
         for name in [MARKER, "triton/KEY/a"] {
-            assert_eq!(get(kernel, &reader, name), b"old", "{name}: its marker is still written");
+            assert_eq!(
+                get(kernel, &reader, name),
+                b"old",
+                "{name}: the marker is still being written"
+            );
         }
         kernel.close(&writer.caller(), 1).unwrap();
         for name in [MARKER, "triton/KEY/a"] {
@@ -47,9 +51,9 @@ fn p6_units_with_a_lost_member_are_a_miss() {
         let lost = crate::digest::Digest::of(b"triton/KEY/b");
         kernel.rooms().blobs.suspect(&lost);
         assert_eq!(remove_blob(dir.path(), b"triton/KEY/b"), 1);
-        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are gone");
+        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are lost");
         for _ in 0..2 {
-            assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
+            assert!(missing(kernel, &Program::start(), MARKER), "an incomplete unit is hidden");
         }
         // The unit is written again, as after any miss.
         for name in ["triton/KEY/a", "triton/KEY/b", MARKER] {
@@ -72,8 +76,8 @@ fn p6_units_are_read_again_once_they_are_rewritten_without_what_was_lost() {
         }
         kernel.rooms().blobs.suspect(&crate::digest::Digest::of(b"triton/KEY/b"));
         assert_eq!(remove_blob(dir.path(), b"triton/KEY/b"), 1);
-        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are gone");
-        assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
+        assert!(missing(kernel, &Program::start(), "triton/KEY/b"), "its bytes are lost");
+        assert!(missing(kernel, &Program::start(), MARKER), "an incomplete unit is hidden");
         for name in ["triton/KEY/a", MARKER] {
             put(kernel, &second, name, b"anew");
         }
@@ -96,8 +100,8 @@ fn p6_units_from_which_a_member_is_removed_are_a_miss() {
         }
         assert_eq!(get(kernel, &reader, MARKER), b"first");
         kernel.unlink(&second.caller(), "triton/KEY/b").unwrap();
-        assert!(missing(kernel, &Program::start(), MARKER), "a part of a unit is no unit");
-        assert_eq!(get(kernel, &reader, "triton/KEY/b"), b"first", "it keeps its version");
+        assert!(missing(kernel, &Program::start(), MARKER), "an incomplete unit is hidden");
+        assert_eq!(get(kernel, &reader, "triton/KEY/b"), b"first", "the reader keeps its version");
         for name in ["triton/KEY/b", "triton/KEY/a", MARKER] {
             put(kernel, &second, name, b"second");
         }
@@ -214,13 +218,20 @@ fn p6_units_of_several_writers_stay_with_those_that_read_them() {
         assert_eq!(
             get(kernel, &opens, &at("model.done")),
             b"done 2",
-            "an entry point opened again"
+            "the entry point is opened again"
         );
         assert_eq!(get(kernel, &opens, &at("model.neff")), b"neff 2");
-        assert_eq!(get(kernel, &reads, &at("model.neff")), b"neff 1", "of the version it reads");
+        assert_eq!(
+            get(kernel, &reads, &at("model.neff")),
+            b"neff 1",
+            "the reader keeps its version"
+        );
         kernel.unlink(&takes.caller(), &at("model.log")).unwrap();
-        assert!(missing(kernel, &Program::start(), &at("model.log")), "what is published goes");
-        assert_eq!(get(kernel, &reads, &at("model.log")), b"log 1", "of the version it reads");
+        assert!(
+            missing(kernel, &Program::start(), &at("model.log")),
+            "the published file is removed"
+        );
+        assert_eq!(get(kernel, &reads, &at("model.log")), b"log 1", "the reader keeps its version");
         // The edition ends with the last process that leaves it.
         kernel.unlink(&reads.caller(), &at("model.hlo")).unwrap();
         assert!(missing(kernel, &Program::start(), &at("model.hlo")));
@@ -234,7 +245,7 @@ fn p6_units_leave_what_came_in_the_place_of_a_member() {
         let (first, other) = (Program::start(), Program::start());
         make_dirs(kernel, &first, KEY);
         let published = |kernel: &mut Kernel<'_>, bytes: &[u8]| {
-            until(kernel, "what has long not been written", |kernel| {
+            until(kernel, "files without recent writes", |kernel| {
                 let program = Program::start();
                 !missing(kernel, &program, "triton/KEY/a")
                     && get(kernel, &program, "triton/KEY/a") == bytes
@@ -265,11 +276,7 @@ fn p6_units_with_directories_in_them() {
         put(kernel, &writer, &at("sub/a"), b"1");
         put(kernel, &writer, &at("vllm_compile_cache.py"), b"1");
         put(kernel, &writer, &at("b"), b"2");
-        assert_eq!(
-            names(kernel, &writer, &at("sub")),
-            ["a"],
-            "before any name in it was looked for"
-        );
+        assert_eq!(names(kernel, &writer, &at("sub")), ["a"], "no name in it was looked up before");
         assert_eq!(names(kernel, &writer, part), ["b", "empty", "sub", "vllm_compile_cache.py"]);
         put(kernel, &writer, &at("empty/c"), b"3");
         assert_eq!(kernel.rmdir(&other.caller(), &at("empty")), Err(Errno::ENOTEMPTY));

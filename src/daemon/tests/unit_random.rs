@@ -200,7 +200,10 @@ impl Scene<'_, '_> {
                 if Self::read(self.kernel, &program, name).is_some() {
                     let entry = Self::read(self.kernel, &Program::start(), MARKER);
                     let removed = self.removed;
-                    assert!(entry.is_some() || removed, "{name} is there without its entry point");
+                    assert!(
+                        entry.is_some() || removed,
+                        "{name} is visible without its entry point"
+                    );
                 }
             }
             return;

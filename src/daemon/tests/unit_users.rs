@@ -26,7 +26,10 @@ fn p14_units_put_no_file_in_the_place_of_a_directory() {
         put(kernel, &eve, "triton/KEY/__grp__.json", b"{}");
         let fresh = Program::start_as(ANN);
         assert_eq!(names(kernel, &fresh, "triton/KEY/a"), ["file"], "a file hides the directory");
-        assert!(missing(kernel, &fresh, "triton/KEY/__grp__.json"), "a part of a draft is there");
+        assert!(
+            missing(kernel, &fresh, "triton/KEY/__grp__.json"),
+            "an incomplete draft is hidden"
+        );
     });
 }
 
@@ -41,7 +44,7 @@ fn p14_units_leave_files_in_a_sticky_directory_to_their_owner() {
             // No marker completes it, so it is published when its writer has stopped writing.
             put(kernel, &ann, "triton/KEY/a", b"ann");
             kernel.chmod(&ann.caller(), "triton/KEY/a", 0o666).unwrap();
-            until(kernel, "what has long not been written", |kernel| {
+            until(kernel, "files without recent writes", |kernel| {
                 !missing(kernel, &Program::start(), "triton/KEY/a")
             });
             kernel.close(&eve.caller(), 1).unwrap();

@@ -79,9 +79,13 @@ fn p6_units_appear_whole_with_their_marker() {
         let members = ["x.ttir", "x.json", "x.cubin"];
         for name in members {
             let path = format!("{KEY}/{name}");
-            assert!(missing(kernel, &reader, &path), "the kernel remembers that it is not there");
+            assert!(missing(kernel, &reader, &path), "the kernel caches the miss");
             put_by_rename(kernel, &writer, &path, name.as_bytes());
-            assert_eq!(get(kernel, &writer, &path), name.as_bytes(), "its own");
+            assert_eq!(
+                get(kernel, &writer, &path),
+                name.as_bytes(),
+                "the writer sees its own file"
+            );
             assert!(missing(kernel, &reader, &path), "{name} is shown before the unit is complete");
             assert_eq!(names(kernel, &reader, KEY), [] as [&str; 0]);
         }
@@ -96,7 +100,7 @@ fn p6_units_appear_whole_with_their_marker() {
                 assert_eq!(get(kernel, program, &format!("{KEY}/{name}")), name.as_bytes());
             }
         }
-        assert_eq!(names(kernel, &reader, ""), ["triton"], "no bookkeeping");
+        assert_eq!(names(kernel, &reader, ""), ["triton"], "no internal name is listed");
     });
 }
 
@@ -160,7 +164,7 @@ fn p6_units_keep_their_version_for_those_that_read_them() {
         make_dirs(kernel, &writer, "numba/d");
         let unit = |name: &str| format!("numba/d/m.f-1.py311.{name}");
         put_by_rename(kernel, &writer, &unit("nbi"), b"index 1");
-        assert!(missing(kernel, &reader, &unit("nbi")), "an index without its data");
+        assert!(missing(kernel, &reader, &unit("nbi")), "an index without its data is hidden");
         put_by_rename(kernel, &writer, &unit("1.nbc"), b"data 1");
         assert_eq!(get(kernel, &reader, &unit("nbi")), b"index 1");
         put_by_rename(kernel, &writer, &unit("nbi"), b"index 2");
@@ -172,7 +176,7 @@ fn p6_units_keep_their_version_for_those_that_read_them() {
         assert_eq!(
             get(kernel, &reader, &unit("nbi")),
             b"index 2",
-            "it opens the entry point again"
+            "the reader opens the entry point again"
         );
         assert_eq!(get(kernel, &reader, &unit("1.nbc")), b"data 2");
         assert_eq!(get(kernel, &writer, &unit("1.nbc")), b"data 2");
@@ -209,7 +213,11 @@ fn p6_units_of_killed_writers_go() {
         make_dirs(kernel, &writer, KEY);
         put_by_rename(kernel, &writer, "triton/KEY/a", b"new");
         put_by_rename(kernel, &writer, "triton/KEY/b", b"new");
-        assert_eq!(kernel.rmdir(&reader.caller(), KEY), Err(Errno::ENOTEMPTY), "it holds a draft");
+        assert_eq!(
+            kernel.rmdir(&reader.caller(), KEY),
+            Err(Errno::ENOTEMPTY),
+            "the directory holds a draft"
+        );
         writer.kill();
         until(kernel, "the directory is empty for all", |kernel| {
             kernel.rmdir(&reader.caller(), KEY) == Ok(())
@@ -335,14 +343,14 @@ fn p6_units_without_a_marker_are_published_as_they_are() {
     put(kernel, &ends, "triton/ENDS/a", b"3");
     assert!(missing(kernel, &reader, "triton/ENDS/a"));
     std::fs::write(end, b"").unwrap();
-    until(kernel, "what a process wrote that has ended", |kernel| {
+    until(kernel, "the files of an ended process", |kernel| {
         !missing(kernel, &reader, "triton/ENDS/a")
     });
-    assert!(missing(kernel, &reader, "triton/IDLE/a"), "it may go on");
-    until(kernel, "what a process wrote that has long written nothing", |kernel| {
+    assert!(missing(kernel, &reader, "triton/IDLE/a"), "the writer may continue");
+    until(kernel, "the files of an idle process", |kernel| {
         !missing(kernel, &reader, "triton/IDLE/a")
     });
-    assert_eq!(get(kernel, &reader, "triton/IDLE/b"), b"2", "all of it at once");
+    assert_eq!(get(kernel, &reader, "triton/IDLE/b"), b"2", "the whole unit at once");
     assert!(missing(kernel, &reader, "numba/d/m.f-1.py311.nbi"));
     put_by_rename(kernel, &idle, "numba/d/m.f-1.py311.1.nbc", b"data");
     assert_eq!(get(kernel, &reader, "numba/d/m.f-1.py311.nbi"), b"index");
@@ -357,7 +365,7 @@ fn p6_units_written_by_several_processes() {
         let at = |name: &str| format!("{module}/{name}");
         put(kernel, &parent, &at("model.hlo_module.pb"), b"hlo");
         put(kernel, &child, &at("model.neff"), b"neff");
-        assert_eq!(get(kernel, &parent, &at("model.neff")), b"neff", "one draft");
+        assert_eq!(get(kernel, &parent, &at("model.neff")), b"neff", "both share one draft");
         assert_eq!(get(kernel, &child, &at("model.hlo_module.pb")), b"hlo");
         assert!(missing(kernel, &reader, &at("model.neff")));
         put(kernel, &parent, &at("model.done"), b"");
@@ -414,7 +422,7 @@ fn p6_units_that_are_removed_under_their_readers() {
         for name in ["__grp__.json", "a"] {
             kernel.unlink(&writer.caller(), &format!("{KEY}/{name}")).unwrap();
         }
-        assert_eq!(get(kernel, &reader, "triton/KEY/a"), b"1", "of the version that it reads");
+        assert_eq!(get(kernel, &reader, "triton/KEY/a"), b"1", "the reader keeps its version");
         assert!(missing(kernel, &reader, "triton/KEY/__grp__.json"));
         assert!(missing(kernel, &reader, "triton/KEY/a"));
     });

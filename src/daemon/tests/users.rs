@@ -48,7 +48,7 @@ impl fmt::Debug for Rights {
 impl User {
     /// Returns the user behind a call.
     pub(super) fn of(caller: &Caller) -> Self {
-        ALL.into_iter().find(|user| user.uid == caller.uid).expect("tests know their users")
+        ALL.into_iter().find(|user| user.uid == caller.uid).expect("tests use only these users")
     }
 
     /// Returns the rights of a file that this user makes.

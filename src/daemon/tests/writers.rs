@@ -18,7 +18,7 @@ fn a_file_is_written_through_any_of_its_names() {
         for (fd, flags) in [(1, UPDATE), (2, REPLACE)] {
             kernel.open(&who, "second", fd, flags, true).unwrap();
             kernel.write(fd, 0, b"new").unwrap();
-            assert_eq!(&get(kernel, &one, "second")[..3], b"new", "it sees its own bytes");
+            assert_eq!(&get(kernel, &one, "second")[..3], b"new", "the writer sees its own bytes");
             assert_eq!(&get(kernel, &one, "first")[..3], b"new", "by either name");
             assert_eq!(get(kernel, &other, "second"), b"old text");
             kernel.close(&who, fd).unwrap();
@@ -48,7 +48,7 @@ fn a_truncate_by_name_is_published_when_the_writers_close() {
         kernel.open(&writer.caller(), "file", 1, UPDATE, false).unwrap();
         kernel.write(1, 0, b"not yet").unwrap();
         kernel.truncate(&cutter.caller(), "file", 5).unwrap();
-        assert_eq!(get(kernel, &reader, "file"), b"0123456789", "no writer has closed it");
+        assert_eq!(get(kernel, &reader, "file"), b"0123456789", "no writer has closed the file");
         kernel.write(1, 0, b"NOW").unwrap();
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(get(kernel, &reader, "file"), b"NOW y");
@@ -316,7 +316,11 @@ fn a_writer_that_comes_too_late_makes_no_file() {
             };
             assert_eq!(kernel.open_late(&who, "file", flags, replace), Err(Errno::ESTALE));
             let own = kernel.look_again(&who, "file").unwrap();
-            assert_ne!(own.ino, kernel.stat(&other.caller(), "file").unwrap().ino, "its own");
+            assert_ne!(
+                own.ino,
+                kernel.stat(&other.caller(), "file").unwrap().ino,
+                "the writer has its own inode"
+            );
             assert_eq!(kernel.stat(&other.caller(), "file").unwrap().size, 5);
             kernel.unlink(&who, "file").unwrap();
         }
@@ -417,7 +421,7 @@ fn a_writer_that_opens_a_new_file_of_another_makes_no_file_itself() {
             kernel.close(&late.caller(), 3).unwrap();
             let reader = Program::start();
             let found = kernel.open(&reader.caller(), name, 4, READ, false);
-            assert_eq!(found.err(), Some(Errno::ENOENT), "what it made is not closed");
+            assert_eq!(found.err(), Some(Errno::ENOENT), "the new file is not closed");
             kernel.close(&guest.caller(), 2).unwrap();
             assert_eq!(get(kernel, &late, name), b"second");
             kernel.unlink(&late.caller(), name).unwrap();
@@ -485,8 +489,8 @@ fn a_writer_by_one_name_sees_its_size_by_the_other() {
         assert_eq!(size(kernel, &writer), 4);
         kernel.open(&writer.caller(), "first", 1, UPDATE, false).unwrap();
         kernel.write(1, 4, b" and more").unwrap();
-        assert_eq!(size(kernel, &writer), 13, "it is one file");
-        assert_eq!(size(kernel, &other), 4, "it is not closed");
+        assert_eq!(size(kernel, &writer), 13, "both names lead to one file");
+        assert_eq!(size(kernel, &other), 4, "the writer has not closed it");
         kernel.close(&writer.caller(), 1).unwrap();
         assert_eq!(size(kernel, &other), 13);
     });

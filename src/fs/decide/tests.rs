@@ -214,7 +214,11 @@ fn a_reader_that_cannot_be_seen_reads_nothing_of_an_unpublished_file_without_a_n
     };
     let plan = |asked| decide_open(asked, Is::Live(live), NameHas::default());
     assert_eq!(plan(asked), OpenPlan::Fail(Errno::ENOENT));
-    assert_eq!(plan(OpenRequest { unseen: false, ..asked }), OpenPlan::ReadLive, "it has it open");
+    assert_eq!(
+        plan(OpenRequest { unseen: false, ..asked }),
+        OpenPlan::ReadLive,
+        "the caller has it open"
+    );
 }
 
 /// The rare cases in which names move during an open, one by one.

@@ -42,7 +42,7 @@ impl UnitName {
     /// Returns the directory that its names are relative to.
     pub(in crate::fs) fn dir(&self) -> TreePath {
         TreePath::from_bytes(&self.prefix[..self.dir_bytes as usize])
-            .expect("it was cut from a path, between two names")
+            .expect("a path cut at a separator is a path")
     }
 
     /// Returns the common beginning of all members' names; empty where the unit is a directory.

@@ -34,7 +34,7 @@ fn done(locks: &mut Locks, handle: Handle, kind: FlockKind) {
 fn waits(locks: &mut Locks, handle: Handle, kind: FlockKind) -> Waits {
     match locks.ask(handle, USER, kind).expect("asked") {
         Asked::Waits(waits) => waits,
-        Asked::Done => panic!("{handle:?} {kind:?} need not wait"),
+        Asked::Done => panic!("{handle:?} {kind:?} does not wait"),
     }
 }
 
@@ -120,7 +120,7 @@ fn a_change_lets_the_old_lock_go_first() {
     done(&mut locks, A, Exclusive);
     let mut other = waits(&mut locks, B, Shared);
     done(&mut locks, A, Shared);
-    assert!(other.given.try_recv().is_ok(), "both share");
+    assert!(other.given.try_recv().is_ok(), "both hold a shared lock");
     // An open file whose request is refused has lost its old lock, too.
     let refused = waits(&mut locks, A, Exclusive);
     assert!(!locks.give_up(refused.ticket));
@@ -141,8 +141,8 @@ fn giving_up_tells_whether_the_lock_has_come() {
     let third = waits(&mut locks, C, Exclusive);
     assert!(!locks.give_up(second.ticket));
     done(&mut locks, A, Unlock);
-    assert!(locks.give_up(third.ticket), "it came");
-    assert!(matches!(locks.ask(A, USER, Shared), Ok(Asked::Waits(_))), "and stays");
+    assert!(locks.give_up(third.ticket), "the lock was granted");
+    assert!(matches!(locks.ask(A, USER, Shared), Ok(Asked::Waits(_))), "the lock stays held");
     end(locks);
 }
 
@@ -248,7 +248,7 @@ fn numbers_are_bounded() {
     done(&mut locks, A, Exclusive);
     let of_one = WAITING_MAX / 4 * 3;
     let waiting: Vec<Waits> = (0..of_one).map(|_| waits(&mut locks, B, Exclusive)).collect();
-    assert_eq!(locks.ask(C, USER, Shared).expect_err("enough for one"), Errno::EAGAIN);
+    assert_eq!(locks.ask(C, USER, Shared).expect_err("one user's share is used"), Errno::EAGAIN);
     for number in of_one as u32..WAITING_MAX as u32 {
         assert!(
             matches!(locks.ask(C, USER + 1 + number, Exclusive), Ok(Asked::Waits(_))),
@@ -265,8 +265,11 @@ fn numbers_are_bounded() {
         done(&mut locks, Handle(10 + number), Shared);
     }
     open(&mut locks, A, "n");
-    assert_eq!(locks.ask(A, USER, Shared).expect_err("too many"), Errno::ENOLCK);
-    assert!(matches!(locks.ask(A, USER + 1, Shared), Ok(Asked::Done)), "not of another");
+    assert_eq!(locks.ask(A, USER, Shared).expect_err("too many locks"), Errno::ENOLCK);
+    assert!(
+        matches!(locks.ask(A, USER + 1, Shared), Ok(Asked::Done)),
+        "another user has its own limit"
+    );
     done(&mut locks, A, Unlock);
     assert_eq!(locks.ask(B, USER, Unlock).expect_err("not open"), Errno::EBADF);
 }

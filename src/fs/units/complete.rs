@@ -353,7 +353,7 @@ fn rest(state: &mut State, id: EditionId, version: Version) {
         let bare = Version { mark: version.mark, ..Version::default() };
         let fits =
             state.editions.rebase(id, version.into()) || state.editions.rebase(id, bare.into());
-        debug_assert!(fits, "what lists no members fits where the edition did");
+        debug_assert!(fits, "a version without members fits where the edition did");
     }
 }
 

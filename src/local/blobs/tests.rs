@@ -101,8 +101,8 @@ fn an_adopted_blob_is_read_back_and_known_the_second_time() {
     assert_eq!(run.blobs.adopt(staged, &file, digest, 7, State::Saved).unwrap(), Adopted::Known);
     assert!(!again.exists());
     assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]));
-    assert!(run.blobs.open_blob(&digest, 8).unwrap().is_none(), "not of that size");
-    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "and not harmed by asking");
+    assert!(run.blobs.open_blob(&digest, 8).unwrap().is_none(), "the size differs");
+    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "a wrong size does no harm");
     let usage = run.blobs.usage();
     assert_eq!((usage.blobs, usage.bytes, usage.unsaved_bytes), (1, 4096, 4096));
     assert!(run.blobs.mark_saved(&digest));
@@ -116,12 +116,19 @@ fn a_suspect_blob_is_read_before_it_is_served() {
     let run = fixture.open();
     let digest = run.put(b"content", State::Saved);
     run.blobs.suspect(&digest);
-    assert_eq!(run.read(b"content").as_deref(), Some(&b"content"[..]), "it was right after all");
+    assert_eq!(
+        run.read(b"content").as_deref(),
+        Some(&b"content"[..]),
+        "the suspect blob is intact"
+    );
     rot(&run.path(&digest));
     // As if the disk had changed it by itself.
     let seal = seal_at(&run.path(&digest)).unwrap().unwrap();
     run.blobs.0.table.lock().tier.change(&digest, |held| held.blob.seal = seal);
-    assert!(run.read(b"content").is_some_and(|bytes| bytes != b"content"), "it cannot be known");
+    assert!(
+        run.read(b"content").is_some_and(|bytes| bytes != b"content"),
+        "a valid seal hides the damage"
+    );
     run.blobs.suspect(&digest);
     assert_eq!(run.read(b"content"), None);
     assert!(!run.blobs.contains(&digest));
@@ -192,7 +199,7 @@ fn a_blob_removed_by_another_program_is_a_miss() {
     assert!(!run.blobs.contains(&digest));
     assert_eq!(run.blobs.usage().bytes, 0);
     run.put(b"x", State::Unsaved);
-    assert_eq!(run.read(b"x").as_deref(), Some(&b"x"[..]), "its folder is made again");
+    assert_eq!(run.read(b"x").as_deref(), Some(&b"x"[..]), "the folder is created again");
 }
 
 #[test]
@@ -241,7 +248,7 @@ fn a_restart_trusts_unbroken_seals_and_reads_the_rest() {
     assert_eq!(run.blobs.usage().unsaved_bytes, 4096);
     drop(run);
     let run = fixture.open();
-    assert_eq!(run.blobs.usage().blobs, 2, "without an index the folder tells");
+    assert_eq!(run.blobs.usage().blobs, 2, "without an index the folder is read");
     assert_eq!(run.read(b"forgotten").as_deref(), Some(&b"forgotten"[..]));
 }
 
@@ -274,7 +281,7 @@ fn p3_stable_open_an_evicted_blob_stays_readable_while_it_is_open() {
     for n in 0..30 {
         run.put(&vec![n + 50; 4096], State::Saved);
     }
-    assert!(run.blobs.contains(&Digest::of(&content)), "pinned");
+    assert!(run.blobs.contains(&Digest::of(&content)), "a pinned blob stays");
     assert_eq!(run.blobs.usage().pinned_bytes, 4096);
     let OpenBlob { file, pin, .. } = open;
     drop(pin);
@@ -292,7 +299,7 @@ fn p13_bounded_the_tier_stays_under_its_limit_and_keeps_what_is_used() {
     let unsaved = run.put(b"unsaved", State::Unsaved);
     for n in 0..1000_u32 {
         run.put(&n.to_le_bytes(), State::Saved);
-        assert!(run.read(&0_u32.to_le_bytes()).is_some(), "used all the time");
+        assert!(run.read(&0_u32.to_le_bytes()).is_some(), "a blob in use stays");
         assert!(run.blobs.usage().bytes <= 100 * 4096);
     }
     assert!(run.blobs.contains(&unsaved));
@@ -320,7 +327,7 @@ fn p13_bounded_unsaved_blobs_leave_no_room_for_new_data() {
     assert!(!run.blobs.contains(&digests[3]));
     let (_file, staged) = run.stage(b"");
     staged.note_bytes(4096);
-    assert!(!run.blobs.make_room(1), "staging counts");
+    assert!(!run.blobs.make_room(1), "staged bytes count");
     drop(staged);
     assert!(run.blobs.make_room(1));
 }
@@ -426,8 +433,8 @@ fn a_smaller_limit_evicts_at_once_and_a_larger_one_gives_room() {
     assert!(!run.blobs.could_hold(200 << 12));
     run.blobs.set_limit(40 << 12);
     let usage = run.blobs.usage();
-    assert_eq!((usage.limit, usage.bytes), (40 << 12, 36 << 12), "to the low mark");
-    assert!(run.blobs.contains(&unsaved), "what only this node has stays");
+    assert_eq!((usage.limit, usage.bytes), (40 << 12, 36 << 12), "evicted to the low mark");
+    assert!(run.blobs.contains(&unsaved), "an unsaved blob stays");
     assert!(run.blobs.contains(&Digest::of(&content(79))) && run.read(&content(0)).is_none());
     run.blobs.set_limit(300 << 12);
     assert!(run.blobs.has_room(200 << 12) && run.blobs.could_hold(200 << 12));

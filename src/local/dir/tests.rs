@@ -4,7 +4,7 @@ fn refusal(root: &Path) -> Error {
     let error = CacheDir::open(root).unwrap_err();
     assert!(
         error.chain().contains(&root.display().to_string()),
-        "names the path: {}",
+        "the error names the path: {}",
         error.chain()
     );
     error
@@ -103,7 +103,7 @@ fn doubt_is_an_unclean_stop_and_another_boot() {
     assert_eq!(after(Some("then running 3"), false), (true, 4));
     assert!(after(Some("garbage"), false).0);
     assert!(after(None, false).0, "blobs without a state");
-    assert_ne!(after(None, false).1, after(None, false).1, "no seal of before is believed");
+    assert_ne!(after(None, false).1, after(None, false).1, "earlier seals are invalid");
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn an_unfinished_filling_is_ignored() {
         batch.register(&path(100), &register(100, 2));
         index.fill(index.generation(), batch);
         index.flush();
-        assert!(base_of(&dir).is_some(), "it is being written");
+        assert!(base_of(&dir).is_some(), "the base is being written");
         // A batch of an earlier generation is ignored.
         let mut batch = FactBatch::new();
         batch.register(&path(0), &register(0, 2));

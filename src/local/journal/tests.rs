@@ -136,7 +136,7 @@ fn p9_self_healing_one_damaged_record_costs_one_record() {
     let (_dir, _journal, again) = fixture.open();
     assert_eq!(numbers(&again), kept, "the repair holds");
     let damaged = fs::read_dir(fixture.path().join("damaged")).unwrap().count();
-    assert_eq!(damaged, 1, "what was repaired is not found damaged again");
+    assert_eq!(damaged, 1, "a repaired segment stays repaired");
 }
 
 /// A name may look like a record; damage to the real record must not expose it.

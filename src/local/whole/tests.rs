@@ -176,14 +176,14 @@ fn archive(files: &[Vec<u8>], comment: &str, wide: bool) -> Vec<u8> {
 
 #[test]
 fn programs_of_this_machine_are_whole_elf() {
-    let program = std::fs::read("/bin/true").expect("every machine has one");
+    let program = std::fs::read("/bin/true").expect("/bin/true is readable");
     // The table of sections is at its end, so every cut is noticed.
     assert_every_cut(&program, Check::Elf);
     let file = File::open("/bin/true").unwrap();
     assert!(is_whole(&file, program.len() as u64, Check::Elf).unwrap());
     let mut headless = program;
     headless[..64].fill(0);
-    assert!(!passes(&headless, Check::Elf), "the linker has not come to its header");
+    assert!(!passes(&headless, Check::Elf), "the linker has not written the header");
     assert!(!passes(b"#!/bin/sh\n", Check::Elf));
 }
 
@@ -228,10 +228,10 @@ fn other_elf_files() {
 fn content_that_does_not_begin_as_zstd_passes() {
     assert!(passes(b"\x78\x9c another compression", Check::Zstd));
     assert!(passes(b"\x78", Check::Zstd));
-    assert!(!passes(b"\x28\xb5", Check::Zstd), "the beginning of a frame");
+    assert!(!passes(b"\x28\xb5", Check::Zstd), "only the start of a frame");
     let mut damaged = compressed(b"something", 3, true, true);
     damaged[4 + 1 + 1] |= 0x06;
-    assert!(!passes(&damaged, Check::Zstd), "no such block");
+    assert!(!passes(&damaged, Check::Zstd), "an invalid block type");
     // What follows a whole frame and is not a frame is ignored.
     let mut followed = compressed(b"something", 3, true, true);
     followed.extend_from_slice(b"and more");
@@ -242,9 +242,9 @@ fn content_that_does_not_begin_as_zstd_passes() {
 fn p13_bounded_blocks_of_zstd() {
     let mut many = vec![0x28, 0xb5, 0x2f, 0xfd, 0x00, 0x58];
     many.extend([0, 0, 0].repeat(ZSTD_BLOCKS_MAX as usize - 1));
-    assert!(!passes(&many, Check::Zstd), "it ends without a last block");
+    assert!(!passes(&many, Check::Zstd), "the last block is missing");
     many.extend([0, 0, 0].repeat(2));
-    assert!(passes(&many, Check::Zstd), "the check counts no further than that");
+    assert!(passes(&many, Check::Zstd), "the check stops counting there");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn json_that_python_writes() {
         assert!(!passes(torn, Check::Json), "{}", String::from_utf8_lossy(torn));
     }
     let deep = [b"[".repeat(100_000), b"]".repeat(100_000)].concat();
-    assert!(passes(&deep, Check::Json), "depth is no damage");
+    assert!(passes(&deep, Check::Json), "deep nesting is valid");
 }
 
 /// JSON that is too large to be parsed is judged by its ends.

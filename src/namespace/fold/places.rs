@@ -87,7 +87,7 @@ impl Places {
             number
         } else {
             self.slots.push(slot);
-            u32::try_from(self.slots.len() - 1).expect("memory ends before the numbers do")
+            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 slots fit in memory")
         };
         let slots = &self.slots;
         let hash_of = |number: &u32| hash(&slots[*number as usize].digest);
@@ -261,7 +261,7 @@ impl PackNames {
             number
         } else {
             self.all.push(name);
-            u32::try_from(self.all.len() - 1).expect("memory ends before the numbers do")
+            u32::try_from(self.all.len() - 1).expect("fewer than 2^32 names fit in memory")
         };
         self.by_text.insert(Arc::clone(text), number);
         number
@@ -305,16 +305,16 @@ mod tests {
             assert_eq!(places.idle_minutes(&digest, from), 0);
             assert_eq!(places.idle_minutes(&digest, from + 61), 61);
             let number = places.hold(&digest);
-            assert_eq!(places.idle_minutes(&digest, from + 62), 0, "it is held");
+            assert_eq!(places.idle_minutes(&digest, from + 62), 0, "the content is held");
             places.let_go(number);
-            assert_eq!(places.idle_minutes(&digest, from + 63), 0, "it was held");
+            assert_eq!(places.idle_minutes(&digest, from + 63), 0, "the content was held");
             assert_eq!(places.idle_minutes(&digest, from + 64), 1);
             places.wake(&digest);
         }
         assert_eq!(places.idle_minutes(&digest, 9), 0);
         assert_eq!(places.idle_minutes(&digest, 19), 10);
         places.locate(&digest, &packed("q", 2));
-        assert_eq!(places.idle_minutes(&digest, 29), 0, "it was stored again");
+        assert_eq!(places.idle_minutes(&digest, 29), 0, "the content was stored again");
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
                 places.unlocate(digest);
                 assert_eq!(places.location(digest), None);
                 assert!(places.uses(digest));
-                let number = places.find(digest).expect("it is held");
+                let number = places.find(digest).expect("the content is held");
                 places.let_go(number);
                 assert!(!places.uses(digest));
             }

@@ -478,7 +478,7 @@ mod tests {
             ("*/b", "b", false),
         ] {
             let bytes = path.replace('/', "\0");
-            let names = PathNames::split(bytes.as_bytes()).expect("short");
+            let names = PathNames::split(bytes.as_bytes()).expect("a short path");
             let found = Pattern::parse(pattern).expect(pattern).matches(&names, 0).is_some();
             assert_eq!(found, wanted, "{pattern} {path}");
         }

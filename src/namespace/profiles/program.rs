@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn programs_by_their_names() {
         let shipped = Profiles::default();
-        let jax = shipped.program(&path("jax/jit_step-0123ab-cache")).expect("known");
+        let jax = shipped.program(&path("jax/jit_step-0123ab-cache")).expect("a known program");
         for (other, same) in [
             ("jax/jit_step-ff-cache", true),
             ("jax/jit_step2-ff-cache", false),
@@ -176,11 +176,11 @@ mod tests {
         ] {
             assert_eq!(jax.has(&path(other)), same, "{other}");
         }
-        let dashes = shipped.program(&path("jax/jit_a-b-0123-cache")).expect("known");
+        let dashes = shipped.program(&path("jax/jit_a-b-0123-cache")).expect("a known program");
         assert!(
             dashes.has(&path("jax/jit_a-b-9-cache")) && !dashes.has(&path("jax/jit_a-9-cache"))
         );
-        let numba = shipped.program(&path("numba/x_1/t.f-12.py313.nbi")).expect("known");
+        let numba = shipped.program(&path("numba/x_1/t.f-12.py313.nbi")).expect("a known program");
         assert!(numba.has(&path("numba/x_1/t.f-14.py312.nbi")));
         assert!(!numba.has(&path("numba/x_1/t.f-14.py312.1.nbc")));
         for unknown in ["jax/other", "triton/KEY/k.cubin", "mine/jit_f-1-cache", "jax"] {
@@ -270,6 +270,6 @@ mod tests {
         for key in 0..LOOKED_MAX {
             files.0.insert(path(&format!("triton/!{key}/__grp__o.json")));
         }
-        assert_eq!(others(&asked, &files), [], "what lies behind 20,000 names is not looked for");
+        assert_eq!(others(&asked, &files), [], "the search ends after 20,000 names");
     }
 }

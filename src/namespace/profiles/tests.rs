@@ -250,7 +250,7 @@ fn keys_tell_units_apart() {
 fn a_unit_in_the_root_has_no_directory() {
     let everywhere = with("[numba]\nalso = [\"**\"]\n").unwrap();
     let index = path("m.f-1.py311.nbi");
-    let FileKind::Unit(part) = everywhere.classify(&index).kind else { panic!("a unit") };
+    let FileKind::Unit(part) = everywhere.classify(&index).kind else { panic!("not a unit") };
     assert_eq!((part.key.dir_bytes, part.key.prefix), (0, &b"m.f-1.py311"[..]));
 }
 
@@ -258,7 +258,7 @@ fn a_unit_in_the_root_has_no_directory() {
 fn with(text: &str) -> Result<Profiles, String> {
     let mut draft = ProfileDraft::shipped();
     for (name, content) in DeTable::parse(text).expect("TOML").into_inner() {
-        let DeValue::Table(content) = content.into_inner() else { panic!("a table") };
+        let DeValue::Table(content) = content.into_inner() else { panic!("not a table") };
         for (key, value) in content {
             let result = draft.set(name.get_ref(), key.get_ref(), value);
             result.map_err(|refused| format!("{name:?}.{key:?}: {refused}"))?;

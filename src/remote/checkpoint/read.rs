@@ -57,7 +57,7 @@ impl<R: Read> CheckpointReader<R> {
         let mut bytes = [0; HEAD_BYTES];
         read_exact(&mut from, &mut bytes)?;
         let (start, sum) = bytes.split_at(HEAD_BYTES - SUM_BYTES);
-        let sum: [u8; SUM_BYTES] = sum.try_into().expect("it is what is left of the head");
+        let sum: [u8; SUM_BYTES] = sum.try_into().expect("the sum is the rest of the head");
         if &start[..MAGIC.len()] != MAGIC {
             return Err(damaged("its start is not that of a checkpoint"));
         }

@@ -15,11 +15,11 @@ const HEAD: CheckpointHead = CheckpointHead {
 };
 
 fn encode(head: &CheckpointHead, items: &[CheckpointItem]) -> Vec<u8> {
-    let mut writer = CheckpointWriter::new(Vec::new(), head).expect("memory takes it");
+    let mut writer = CheckpointWriter::new(Vec::new(), head).expect("memory accepts all writes");
     for item in items {
-        put(&mut writer, item).expect("it can be held");
+        put(&mut writer, item).expect("the item is valid");
     }
-    let (bytes, counts, size) = writer.finish().expect("memory takes it");
+    let (bytes, counts, size) = writer.finish().expect("memory accepts all writes");
     assert_eq!((counts.total(), size), (items.len() as u64, bytes.len() as u64));
     bytes
 }
@@ -164,7 +164,7 @@ proptest! {
     fn what_was_written_is_read(items in any_items(), age in any::<u32>(), never: bool) {
         let head = CheckpointHead { age_ms: (!never).then_some(u64::from(age)), ..HEAD };
         let bytes = encode(&head, &items);
-        prop_assert_eq!(decode(&bytes).expect("it is whole"), (head, items));
+        prop_assert_eq!(decode(&bytes).expect("a whole checkpoint"), (head, items));
     }
 
     #[test]
@@ -200,7 +200,7 @@ proptest! {
         bytes.extend_from_slice(&head);
         bytes.extend_from_slice(&frame_sum(&sum, &head, &packed));
         bytes.extend_from_slice(&packed);
-        prop_assert_eq!(decode(&bytes).expect_err("it has no end").kind(), Kind::Corrupt);
+        prop_assert_eq!(decode(&bytes).expect_err("no end").kind(), Kind::Corrupt);
     }
 }
 
@@ -208,7 +208,8 @@ proptest! {
 fn frames(bytes: &[u8]) -> Vec<usize> {
     let (mut at, mut all) = (HEAD_BYTES, Vec::new());
     while at < bytes.len() {
-        let size = u32::from_le_bytes(bytes[at + 5..at + 9].try_into().expect("four")) as usize;
+        let size =
+            u32::from_le_bytes(bytes[at + 5..at + 9].try_into().expect("four bytes")) as usize;
         all.push(FRAME_HEAD_BYTES + SUM_BYTES + size);
         at += all.last().expect("just pushed");
     }
@@ -216,12 +217,12 @@ fn frames(bytes: &[u8]) -> Vec<usize> {
 }
 
 fn last_frame(bytes: &[u8]) -> usize {
-    *frames(bytes).last().expect("there is one")
+    *frames(bytes).last().expect("a frame")
 }
 
 fn last_sum(bytes: &[u8]) -> [u8; SUM_BYTES] {
     let at = bytes.len() - last_frame(bytes) + FRAME_HEAD_BYTES;
-    bytes[at..at + SUM_BYTES].try_into().expect("its length")
+    bytes[at..at + SUM_BYTES].try_into().expect("the length of a sum")
 }
 
 fn many(count: u64) -> Vec<CheckpointItem> {
@@ -262,10 +263,10 @@ fn many_items_make_many_frames_and_few_bytes() {
     let sizes = frames(&bytes);
     let start: usize = HEAD_BYTES + sizes[..2].iter().sum::<usize>();
     let without = [&bytes[..start], &bytes[start + sizes[2]..]].concat();
-    assert_eq!(decode(&without).expect_err("one is missing").kind(), Kind::Corrupt);
+    assert_eq!(decode(&without).expect_err("a frame is missing").kind(), Kind::Corrupt);
     let (one, two) = bytes[start..start + sizes[2] + sizes[3]].split_at(sizes[2]);
     let swapped = [&bytes[..start], two, one, &bytes[start + sizes[2] + sizes[3]..]].concat();
-    assert_eq!(decode(&swapped).expect_err("two are swapped").kind(), Kind::Corrupt);
+    assert_eq!(decode(&swapped).expect_err("two frames are swapped").kind(), Kind::Corrupt);
 }
 
 #[test]
@@ -278,7 +279,7 @@ fn a_newer_version_is_distinguished_from_damage() {
     let error = decode(&bytes).expect_err("newer");
     assert_eq!(error.kind(), Kind::Invalid);
     assert!(error.to_string().contains("newer format 2"), "{error}");
-    assert_eq!(decode(b"").expect_err("nothing").kind(), Kind::Corrupt);
+    assert_eq!(decode(b"").expect_err("empty").kind(), Kind::Corrupt);
     assert_eq!(decode(&[b'x'; 200]).expect_err("foreign").kind(), Kind::Corrupt);
 }
 
@@ -297,7 +298,7 @@ fn what_is_too_large_is_refused_by_writer_and_reader() {
         let wrote = items.iter().try_for_each(|item| put(&mut writer, item));
         assert_eq!(wrote.expect_err("too much").kind(), Kind::Invalid);
     }
-    decode_within(&bytes, CheckpointLimits { items: 20_400, ..LIMITS }).expect("exactly as many");
+    decode_within(&bytes, CheckpointLimits { items: 20_400, ..LIMITS }).expect("exactly the limit");
 }
 
 #[test]
@@ -316,8 +317,8 @@ fn what_no_reader_would_accept_is_not_written() {
     let writer = || CheckpointWriter::new(Vec::new(), &HEAD).expect("memory");
     let put = Register { stamp: stamp(1), attr_stamp: None, entry: None };
     let location = |site| Location { site, size: 1, stored_ms: 1 };
-    let file = many(1).pop().expect("one");
-    let CheckpointItem::Register(at, register, _) = file else { panic!("it is a register") };
+    let file = many(1).pop().expect("an item");
+    let CheckpointItem::Register(at, register, _) = file else { panic!("not a register") };
     let bad = [
         Site::Pack { pack: Arc::from("../x"), offset: 0, length: 1 },
         Site::Pack { pack: Arc::from(keys::pack_name(&stamp(1))), offset: u64::MAX, length: 9 },
@@ -328,14 +329,17 @@ fn what_no_reader_would_accept_is_not_written() {
         assert!(error.is_err(), "{site:?}");
         assert!(writer().location(&Digest::of(b"x"), &location(site)).is_err());
     }
-    assert!(writer().register(&TreePath::root(), &put, None).is_err(), "the root is removed");
+    assert!(
+        writer().register(&TreePath::root(), &put, None).is_err(),
+        "the root cannot be removed"
+    );
     let mut some = writer();
     some.register(&path("b"), &put, None).expect("good");
     assert!(some.register(&path("a"), &put, None).is_err(), "out of order");
     assert!(some.commit(&stamp(1)).is_err(), "a section that has ended");
     let mut some = writer();
     some.commit(&stamp(9)).expect("good");
-    assert!(some.commit(&stamp(9)).is_err(), "twice");
+    assert!(some.commit(&stamp(9)).is_err(), "the same commit twice");
 }
 
 /// A format outlives the build that wrote it: this one is read for ever.
@@ -345,7 +349,7 @@ fn the_bytes_are_pinned() {
     let stored: Vec<u8> = (0..text.len() / 2)
         .map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).expect("digits"))
         .collect();
-    assert_eq!(decode(&stored).expect("an old one is still read"), (HEAD, pinned()));
+    assert_eq!(decode(&stored).expect("an old checkpoint is still read"), (HEAD, pinned()));
     assert_eq!(encode(&HEAD, &pinned())[..HEAD_BYTES], stored[..HEAD_BYTES]);
 }
 

@@ -165,7 +165,7 @@ mod tests {
         remote.put_checkpoint(name, file, bytes.len() as u64).await?;
         let back = tempfile::tempfile().expect("a file");
         remote.get_checkpoint(name, back.try_clone().expect("a handle")).await?;
-        let mut read = vec![0; back.metadata().expect("there").len() as usize];
+        let mut read = vec![0; back.metadata().expect("stat").len() as usize];
         back.read_exact_at(&mut read, 0).expect("readable");
         Ok(read)
     }
@@ -182,14 +182,15 @@ mod tests {
             for (ms, size) in (1..).zip(sizes) {
                 let mut bytes = vec![0; size];
                 blake3::Hasher::new().update(&[ms as u8]).finalize_xof().fill(&mut bytes);
-                let back = there_and_back(&remote, &name(ms), &bytes).await.expect("it works");
+                let back =
+                    there_and_back(&remote, &name(ms), &bytes).await.expect("sent and fetched");
                 assert!(back == bytes, "{size} bytes");
             }
             let (listed, _) = remote.list_checkpoints().await.expect("listed");
             let names: Vec<_> = listed.iter().map(|item| item.name.clone()).collect();
             assert_eq!(names, (1..6).map(name).collect::<Vec<_>>());
             let missing = tempfile::tempfile().expect("a file");
-            let error = remote.get_checkpoint(&name(9), missing).await.expect_err("not there");
+            let error = remote.get_checkpoint(&name(9), missing).await.expect_err("missing");
             assert_eq!(error.kind(), Kind::NotFound);
             assert!(there_and_back(&remote, "../x.ckpt", b"x").await.is_err());
             // What a broken connection leaves is no checkpoint.

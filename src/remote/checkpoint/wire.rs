@@ -140,8 +140,8 @@ mod tests {
             assert_eq!(all.difference(value), Some(3));
         }
         assert!(all.is_empty() && all.number().is_none());
-        assert_eq!(In(&[0xff; 9]).number(), None, "it does not end");
+        assert_eq!(In(&[0xff; 9]).number(), None, "the number has no end");
         assert_eq!(In(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2]).number(), None);
-        assert_eq!(In(&[5, 1]).bytes(), None, "five bytes are not there");
+        assert_eq!(In(&[5, 1]).bytes(), None, "five bytes are missing");
     }
 }

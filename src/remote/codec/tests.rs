@@ -141,7 +141,7 @@ fn sample() -> Commit {
 fn the_bytes_of_a_commit_are_pinned() {
     let commit = sample();
     let raw = postcard::to_stdvec(&commit).expect("encodes");
-    assert_eq!(Digest::of(&raw).to_string(), PINNED_RAW, "the form of a commit has changed");
+    assert_eq!(Digest::of(&raw).to_string(), PINNED_RAW, "the encoding of a commit has changed");
     let stored = unhex(include_str!("pinned.commit.hex"));
     assert_eq!(decode_commit(&stored).expect("an old commit is still read"), commit);
     let again = encode_commit(&commit).expect("encodes");
@@ -305,7 +305,7 @@ proptest! {
         raw[at] = to;
         // What decodes obeys the rules, so that it can be encoded again.
         if let Ok(decoded) = decode_commit(&wrap(&raw, VERSION, raw.len() as u32)) {
-            encode_commit(&decoded).expect("what is read can be written");
+            encode_commit(&decoded).expect("a decoded commit encodes");
         }
         raw.truncate(cut.index(raw.len()));
         drop(decode_commit(&wrap(&raw, VERSION, raw.len() as u32)));

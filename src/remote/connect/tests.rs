@@ -18,7 +18,7 @@ fn the_place_is_found_by_option_then_variable_then_file() {
         [("AWS_CONFIG_FILE", config.as_str()), ("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")];
     let find = |options: &RemoteOptions, more: &[(&str, &str)]| {
         let all: Vec<_> = files.iter().chain(more).copied().collect();
-        let address = BucketAddress::find("bkt", options, &env(&all)).expect("a place");
+        let address = BucketAddress::find("bkt", options, &env(&all)).expect("an address");
         (address.endpoint.unwrap_or_default(), address.region, address.virtual_host)
     };
     let plain = RemoteOptions::default();
@@ -37,9 +37,9 @@ fn the_place_is_found_by_option_then_variable_then_file() {
         ..plain.clone()
     };
     assert_eq!(find(&hosted, &[]).0, "https://bkt.s3.example:444");
-    let amazon = BucketAddress::find("bkt", &plain, &env(&[])).expect("a place");
+    let amazon = BucketAddress::find("bkt", &plain, &env(&[])).expect("an address");
     assert_eq!((amazon.endpoint, amazon.virtual_host), (None, true));
-    assert!(!BucketAddress::find("b.kt", &plain, &env(&[])).expect("a place").virtual_host);
+    assert!(!BucketAddress::find("b.kt", &plain, &env(&[])).expect("an address").virtual_host);
 }
 
 #[test]

@@ -175,7 +175,7 @@ mod tests {
         let var = |home: &'static str| move |name: &str| (name == "HOME").then(|| home.to_owned());
         let none = ProfileFiles::find(var("/nonexistent")).expect("a home");
         assert_eq!(none.credentials, Path::new("/nonexistent/.aws/credentials"));
-        assert_eq!(take(&none).expect("nothing"), None);
+        assert_eq!(take(&none).expect("no file"), None);
         assert!(ProfileFiles::find(|_| None).is_none());
     }
 

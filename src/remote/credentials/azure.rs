@@ -172,7 +172,7 @@ mod tests {
         assert!(find("acc").expect("no file").is_none());
         write("[storage]\naccount = acc\nkey = a2V5\n");
         assert!(find("other").expect("another account's").is_none());
-        let source = Followed::new(find("acc").expect("readable").expect("ours"));
+        let source = Followed::new(find("acc").expect("readable").expect("our account"));
         let key = |text| AzureCredential::AccessKey(AzureAccessKey::try_new(text).expect("base64"));
         assert_eq!(*source.get_credential().await.expect("a key"), key("a2V5"));
         write("[storage]\naccount = acc\nkey = a2V5MjI=\n");
@@ -188,7 +188,7 @@ mod tests {
             "{error}"
         );
         write("");
-        let error = source.get_credential().await.expect_err("nothing left").to_string();
+        let error = source.get_credential().await.expect_err("an empty file").to_string();
         assert!(error.contains("no longer has credentials"), "{error}");
     }
 }

@@ -80,7 +80,7 @@ impl MemoryStore {
     /// Replaces or creates an object; for tests of damage.
     pub async fn overwrite(&self, key: &str, bytes: Vec<u8>) {
         let put = self.0.put_opts(&Path::from(key), bytes.into(), PutOptions::default()).await;
-        put.expect("memory takes everything");
+        put.expect("memory accepts all writes");
     }
 
     /// Returns the bytes of an object.

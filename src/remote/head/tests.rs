@@ -53,7 +53,7 @@ fn bad_input_heads_are_refused() {
     assert_eq!(LogHead::decode(&sealed(newer)).expect_err("newer").kind(), Kind::Invalid);
     let mut longer = good.to_vec();
     longer.push(0);
-    assert_eq!(LogHead::decode(&sealed(longer)).expect_err("more").kind(), Kind::Corrupt);
+    assert_eq!(LogHead::decode(&sealed(longer)).expect_err("trailing bytes").kind(), Kind::Corrupt);
     let huge = vec![0; HEAD_BYTES_MAX as usize + 1];
     assert_eq!(LogHead::decode(&huge).expect_err("huge").kind(), Kind::Corrupt);
     let whole = first([commit(NOW_MS, 4)]);
@@ -79,7 +79,7 @@ fn a_head_tells_what_was_announced_after_an_earlier_one() {
     let three = LogHead::after(Some(&two), [commit(NOW_MS + 5, 4), commit(NOW_MS + 9, 4)], NOW_MS);
     let since = |number| three.since(one.epoch, number).map(<[HeadCommit]>::len);
     assert_eq!([0, 1, 2, 3, 4].map(since), [Some(4), Some(3), Some(1), Some(0), None]);
-    assert_eq!(three.since(one.epoch + 1, 1), None, "of another epoch");
+    assert_eq!(three.since(one.epoch + 1, 1), None, "another epoch");
 }
 
 #[test]
@@ -88,26 +88,30 @@ fn a_head_stays_small_and_names_its_first_complete_number() {
     let full = first(many);
     assert_eq!((full.commits.len(), full.from), (HEAD_COMMITS_MAX, 1));
     let more = LogHead::after(Some(&full), [commit(NOW_MS + 999, 10)], NOW_MS);
-    assert_eq!((more.commits.len(), more.from, more.number), (1, 2, 2), "what went together");
+    assert_eq!(
+        (more.commits.len(), more.from, more.number),
+        (1, 2, 2),
+        "commits announced together leave together"
+    );
     assert!(more.since(full.epoch, 1).is_some() && more.since(full.epoch, 0).is_none());
     let too_many = first((0..=HEAD_COMMITS_MAX as u64).map(|n| commit(NOW_MS + n, 10)));
-    assert_eq!(
-        (too_many.commits.len(), too_many.from),
-        (0, 2),
-        "it only says that something moved"
-    );
+    assert_eq!((too_many.commits.len(), too_many.from), (0, 2), "the head only shows a change");
     assert!(too_many.since(too_many.epoch, 0).is_none());
 
     let large = first((0..40).map(|n| commit(NOW_MS + n, 4 << 10)));
     let inline =
         |head: &LogHead| head.commits.iter().map(|c| c.bytes.is_some()).collect::<Vec<_>>();
     assert_eq!(inline(&large).iter().filter(|is| **is).count(), 12);
-    assert!(inline(&large)[28..].iter().all(|is| *is), "the newest");
+    assert!(inline(&large)[28..].iter().all(|is| *is), "the newest are inline");
     assert!(large.encode().unwrap().len() as u64 <= HEAD_BYTES_MAX);
     assert_eq!(inline(&first([commit(NOW_MS, INLINE_COMMIT_BYTES_MAX + 1)])), [false]);
-    assert_eq!(inline(&first([commit(NOW_MS - INLINE_FOR_MS - 1, 10)])), [false], "it is old");
+    assert_eq!(
+        inline(&first([commit(NOW_MS - INLINE_FOR_MS - 1, 10)])),
+        [false],
+        "an old commit is not inline"
+    );
     let old = first([commit(NOW_MS - NAMED_FOR_MS - 1, 10), commit(NOW_MS, 10)]);
-    assert_eq!((old.commits.len(), old.from), (0, 2), "announced together, gone together");
+    assert_eq!((old.commits.len(), old.from), (0, 2), "commits announced together leave together");
     let ahead = first([commit(NOW_MS + NAMED_FOR_MS * 9, 10), commit(NOW_MS, 10)]);
     assert_eq!(ahead.commits.len(), 2);
 }
@@ -117,12 +121,12 @@ fn commits_pushed_out_of_a_head_count_as_announced() {
     let (one, two, three) = (commit(NOW_MS, 4), commit(NOW_MS + 1, 4), commit(NOW_MS + 2, 4));
     let of = |node, ms| Stamp { node: NodeId(node), ms, ..one.0 };
     let head = first([two.clone()]);
-    assert!(!head.lacks(&two.0) && !head.lacks(&one.0), "it came before");
+    assert!(!head.lacks(&two.0) && !head.lacks(&one.0), "this commit is not newer");
     assert!(head.lacks(&three.0));
-    assert!(head.lacks(&of(99, NOW_MS)), "of a node that is not named");
+    assert!(head.lacks(&of(99, NOW_MS)), "the head does not name the node");
     let pushed = LogHead { from: 2, number: 2, ..head.clone() };
     assert!(pushed.lacks(&of(99, NOW_MS + 1)));
-    assert!(!pushed.lacks(&of(99, NOW_MS)), "older than all that is named");
+    assert!(!pushed.lacks(&of(99, NOW_MS)), "older than all named commits");
 }
 
 #[tokio::test]
@@ -134,7 +138,7 @@ async fn a_head_replaces_only_the_one_from_which_it_was_made() {
     let (a, b) = (remote(1), remote(2));
     assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)));
     assert!(a.refuses_stale_heads().await.unwrap());
-    assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "the trial leaves nothing");
+    assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "the trial leaves no head");
     let one = first([commit(NOW_MS, 4)]);
     let Ok(HeadPut::Done(version)) = a.put_head(&one, None).await else { panic!("not made") };
     assert!(matches!(b.put_head(&first([]), None).await, Ok(HeadPut::Conflict)), "made twice");

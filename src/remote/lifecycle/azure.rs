@@ -74,7 +74,10 @@ mod tests {
         assert_eq!(delete["daysAfterModificationGreaterThan"], 30);
         let name = rule["name"].as_str().expect("a name");
         assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-'), "{name}");
-        assert_ne!(one["rules"][0]["name"], policy_of("", month).expect("one")["rules"][0]["name"]);
+        assert_ne!(
+            one["rules"][0]["name"],
+            policy_of("", month).expect("a policy")["rules"][0]["name"]
+        );
         assert_eq!(policy_of("team", None), None);
     }
 }

@@ -275,7 +275,7 @@ impl Bucket {
     fn writing(&self, seen: &RulesSeen, goal: Goal, rule: &BucketRule) -> Ask {
         let what = "write the lifecycle rules";
         match seen {
-            RulesSeen::Unsupported(_) => unreachable!("what has no rules is not written to"),
+            RulesSeen::Unsupported(_) => unreachable!("a store without rules is not written to"),
             RulesSeen::Gcs(bucket) => {
                 let change = match goal {
                     Goal::There => bucket.with(rule),

@@ -353,7 +353,7 @@ mod tests {
         assert_eq!(all.len(), 7);
         let after = rules(&all);
         assert_eq!(after.lacks(&rule), [""; 0]);
-        assert_eq!(after.with(&rule), change, "twice is once");
+        assert_eq!(after.with(&rule), change, "a second time changes nothing");
         assert_eq!(after.without(&rule), json!({"lifecycle":{"rule":foreign()}}));
         let mut mixed = all.clone();
         mixed.rotate_right(3);

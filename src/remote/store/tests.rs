@@ -71,7 +71,7 @@ fn the_format_is_made_once_and_kept() {
             .await
             .expect("the same store");
         assert_eq!(store.read("hearthfs.json").await.expect("kept"), first);
-        assert_eq!(store.keys().await, ["hearthfs.json"], "probes are gone");
+        assert_eq!(store.keys().await, ["hearthfs.json"], "the probes are removed");
     });
 }
 
@@ -227,11 +227,11 @@ fn a_lost_reply_is_done_and_can_be_done_again() {
         remote
             .put_blob(&digest, file_of(&raw), raw.len() as u64)
             .await
-            .expect("the object is found to be there");
+            .expect("the object is found in the store");
         faults.set(FaultPlan::default());
-        remote.put_commit(&name(1), bytes.clone()).await.expect("again");
-        assert_eq!(remote.get_commit(&name(1)).await.expect("there"), bytes);
-        assert_eq!(fetch(&remote, &digest, raw.len() as u64).await.expect("there"), raw);
+        remote.put_commit(&name(1), bytes.clone()).await.expect("written again");
+        assert_eq!(remote.get_commit(&name(1)).await.expect("readable"), bytes);
+        assert_eq!(fetch(&remote, &digest, raw.len() as u64).await.expect("readable"), raw);
     });
 }
 
@@ -303,7 +303,7 @@ fn the_first_mount_declares_the_expiry_and_the_shorter_counts() {
         assert_eq!(
             month.effective_expiry(),
             Some(30 * day),
-            "what is configured, until it is known"
+            "the configured age until the store's is known"
         );
         month.check().await.expect("made");
         assert_eq!(month.declared_expiry(), Declared::Age(Some(30 * day)));
@@ -381,7 +381,7 @@ fn an_upload_that_is_given_up_leaves_its_place_to_others() {
         }
         faults.set(FaultPlan::default());
         assert_eq!(store.keys().await, ["hearthfs.json"]);
-        remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("a free place");
+        remote.put_blob(&digest, file_of(&raw), raw.len() as u64).await.expect("a free permit");
         assert!(store.keys().await.iter().any(|key| key.starts_with("blobs/")));
     });
 }

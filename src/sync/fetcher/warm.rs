@@ -252,7 +252,7 @@ mod tests {
         for parcels in [&mut one, &mut other, &mut last] {
             parcels.sort();
         }
-        assert!(one == other && one == last, "they choose the same: the last ones");
+        assert!(one == other && one == last, "all choose the same parcels: the last");
         assert!(choose(&order, 9, 1).is_empty());
     }
 }

@@ -323,5 +323,5 @@ impl Follower {
 }
 
 fn item_stamp(item: &LogItem) -> Stamp {
-    keys::checkpoint_stamp(&item.name).expect("only such names are listed")
+    keys::checkpoint_stamp(&item.name).expect("only checkpoints are listed")
 }

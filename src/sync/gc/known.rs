@@ -110,7 +110,7 @@ impl Known {
         let items = patiently(async || Covers::list(remote).await).await?.checkpoints;
         let mut draft = None;
         for item in &items {
-            let stamp = keys::checkpoint_stamp(&item.name).expect("only such names are listed");
+            let stamp = keys::checkpoint_stamp(&item.name).expect("only checkpoints are listed");
             if self.settled.is_some() {
                 self.superseded.insert(stamp);
                 continue;

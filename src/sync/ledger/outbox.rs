@@ -309,7 +309,7 @@ impl Ledger {
         let Some(taken) = self.0.order.lock().outbox.queue.take(now, HOLD_MAX) else {
             return false;
         };
-        debug_assert!(taken.changes.is_empty(), "a private mount has nothing to send");
+        debug_assert!(taken.changes.is_empty(), "a private mount sends nothing");
         self.committed(&Batch::of(taken, Amends::default()), Vec::new(), None);
         true
     }

@@ -225,7 +225,7 @@ mod tests {
         assert_eq!(own.set(&path("a"), Some(Some((digest, 5)))), None);
         assert_eq!(own.set(&path("b"), Some(Some((digest, 5)))), None);
         assert!(own.holds(&digest) && own.bytes == 10);
-        assert_eq!(own.set(&path("a"), Some(Some((digest, 5)))), None, "the same again");
+        assert_eq!(own.set(&path("a"), Some(Some((digest, 5)))), None, "the same content again");
         assert_eq!(own.set(&path("a"), Some(None)), None);
         assert_eq!(own.set(&path("b"), None), Some(digest));
         assert!(!own.holds(&digest) && own.bytes == 0);
@@ -236,6 +236,6 @@ mod tests {
             bytes.extend_from_slice(name.as_bytes());
         }
         assert_eq!(decode(&bytes), [path("a"), path("b")]);
-        assert_eq!(decode(&bytes[..9]), [path("a")], "what is torn ends it");
+        assert_eq!(decode(&bytes[..9]), [path("a")], "a torn record ends the list");
     }
 }

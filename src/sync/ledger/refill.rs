@@ -25,7 +25,7 @@ impl Ledger {
         let mut known = self.0.disk.saving.lock();
         self.0.disk.index.renew();
         *known = self.0.disk.index.generation();
-        self.refill_with(*known, between).expect("it is filled");
+        self.refill_with(*known, between).expect("the index is filled");
     }
 
     fn refill_with(&self, generation: u64, between: impl FnOnce()) -> Result<()> {

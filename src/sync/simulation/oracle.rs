@@ -91,7 +91,7 @@ impl Oracle {
 
     fn catch_up(&self, state: &mut State) {
         for (landed_ms, bytes) in self.bucket.take_commits() {
-            let commit = decode_commit(&bytes).expect("nodes write what nodes can read");
+            let commit = decode_commit(&bytes).expect("nodes write valid commits");
             for change in &commit.changes {
                 if !matches!(change.op, Op::Put(_)) {
                     continue;

@@ -28,7 +28,7 @@ fn simulate(scenario: Scenario, plan: &Plan) -> FleetFigures {
 /// Returns the measured value of a bound.
 fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
     let bounds = scenario.bounds(found);
-    bounds.iter().find(|bound| bound.what.starts_with(what)).expect("it is one of them").value
+    bounds.iter().find(|bound| bound.what.starts_with(what)).expect("a known bound").value
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_cold_fleet_loses_nothing_when_one_request_in_a_hundred_fails() {
 fn a_cold_fleet_beyond_the_rates_of_its_store_uploads_few_copies() {
     let plan = Plan { scarcity: 100, ..plan(20, 60, 0) };
     let (found, _) = run(Scenario::Cold, &plan).unwrap();
-    assert!(found.bill.refused > 200, "its store is large enough: {found:?}");
+    assert!(found.bill.refused > 200, "the store does not refuse enough: {found:?}");
     // Nine runs had 1.05 to 1.45 copies and 0 to 6 late misses. Before nodes waited: 5.6 and 368.
     assert!(found.copies.unwrap() <= 2.5 && found.late <= 40, "{found:?}");
     assert_eq!(found.backlog, 0, "{found:?}");

@@ -38,17 +38,17 @@ fn a_node_that_was_away_is_rebuilt_and_keeps_its_own_changes() {
         checkpoint(&b).await;
         assert!(remove_log(&world, |_| true).await > 20);
         let mut a = world.node_at(asleep);
-        assert!(a.entry("theirs").is_some(), "it has not heard of anything");
+        assert!(a.entry("theirs").is_some(), "the node has not followed yet");
         let told = std::sync::Arc::new(parking_lot::Mutex::new(Vec::new()));
         let heard = told.clone();
         a.engine.ledger().subscribe(Box::new(move |moved| {
-            heard.lock().extend_from_slice(moved.paths.expect("few have moved"));
+            heard.lock().extend_from_slice(moved.paths.expect("few paths have moved"));
         }));
         let applied = a.engine.ledger().applied();
         assert!(a.pull().await);
         assert!(a.engine.ledger().applied() > applied);
         for at in ["theirs", "d0/f0", "d1/f1"] {
-            assert!(told.lock().contains(&path(at)), "{at} has moved: {:?}", told.lock());
+            assert!(told.lock().contains(&path(at)), "{at} is reported: {:?}", told.lock());
         }
         assert!(!told.lock().contains(&path("mine")) && !told.lock().contains(&path("both")));
         assert!(a.entry("theirs").is_none() && a.entry("d0/f0").is_none());
@@ -210,7 +210,7 @@ async fn pull_again(world: &World, node: &Node) {
         }
         world.clock.advance(Duration::from_secs(1));
     }
-    panic!("the store answers again");
+    panic!("the pull still fails");
 }
 
 #[test]
@@ -313,7 +313,7 @@ fn p4_local_durable_of_a_commit_that_lands_while_a_checkpoint_is_taken_over() {
             let watching = async {
                 for _ in 0..120 {
                     let there = a.entry("mine").is_some();
-                    assert!(there, "it is shown, whichever lands first ({start})");
+                    assert!(there, "it is visible, whichever lands first ({start})");
                     crate::clock::sleep(Duration::from_millis(100)).await;
                 }
                 last = true;

@@ -40,7 +40,7 @@ fn p11_expiry_is_a_miss_although_the_bytes_are_here() {
         for (name, size) in SIZES {
             assert!(a.entry(name).is_none() && b.entry(name).is_none(), "{name}");
             let digest = crate::digest::Digest::of(&content(1, size));
-            assert!(a.engine.ledger().blobs().contains(&digest), "that is not why");
+            assert!(a.engine.ledger().blobs().contains(&digest), "the content is still local");
             if name == "tiny" {
                 // It arrives with its commit.
                 continue;
@@ -118,7 +118,7 @@ fn p11_expiry_of_what_has_no_bytes() {
             a.engine.stop().await;
             a.crash()
         });
-        assert_eq!(a.registers(), known, "also by the index");
+        assert_eq!(a.registers(), known, "the index agrees");
     });
 }
 
@@ -140,7 +140,7 @@ fn p11_renewal_by_one_node_in_time() {
             world.clock.advance(Duration::ZERO);
             node.keep_house().await;
         }
-        assert_eq!(world.keys("packs/").await.len(), packs, "it is not old yet");
+        assert_eq!(world.keys("packs/").await.len(), packs, "the pack is not old yet");
         world.clock.advance(Duration::from_secs(1));
         assert!(a.pull().await && b.pull().await);
         for node in [&mut a, &mut b] {
@@ -165,7 +165,7 @@ fn p11_renewal_by_one_node_in_time() {
             let expected = (n < 5).then(|| content(n, 9_000));
             assert!(a.open(&name).await == expected && b.open(&name).await == expected, "{name}");
         }
-        assert_eq!(world.keys("packs/").await.len(), 1, "what no program used is left behind");
+        assert_eq!(world.keys("packs/").await.len(), 1, "unused content is not copied");
     });
 }
 
@@ -194,7 +194,7 @@ fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
         a.send("f", &content(1, 9_000)).await;
         assert!(a.pull().await);
         a.send("g", &content(1, 9_000)).await;
-        assert_eq!(world.keys("packs/").await.len(), 1, "it is young, and in use");
+        assert_eq!(world.keys("packs/").await.len(), 1, "the pack is young and in use");
         // No program uses it any more, so it may be deleted at any time once it is not young.
         a.remove("f");
         a.remove("g");
@@ -206,7 +206,7 @@ fn p11_a_content_that_is_put_again_relies_on_no_old_copy() {
         world.clock.advance(15 * DAY);
         assert!(a.pull().await);
         a.send("i", &content(1, 9_000)).await;
-        assert_eq!(world.keys("packs/").await.len(), 3, "it is half as old as it may become");
+        assert_eq!(world.keys("packs/").await.len(), 3, "the pack is at half of its age");
         world.clock.advance(HOUR);
         a.send("j", &content(1, 9_000)).await;
         assert_eq!(
@@ -282,7 +282,7 @@ fn p11_expiry_of_a_node_that_was_away() {
                 }
             }
             assert!(a.pull().await);
-            assert!(a.read("mine").await == Some(content(3, 9_000)), "its own, not yet remote");
+            assert!(a.read("mine").await == Some(content(3, 9_000)), "its own content is pending");
             a.push().await;
             assert!(a.pull().await && b.pull().await);
             let fresh = world.caught_up().await;
@@ -332,7 +332,7 @@ fn p11_expiry_of_a_node_that_was_idle() {
         // that this one was removed.
         assert!(b.pull().await);
         assert!(b.entry("removed").is_none());
-        assert!(b.read("own").await == Some(content(2, 9_000)), "it was not remote");
+        assert!(b.read("own").await == Some(content(2, 9_000)), "the content was not remote");
         b.push().await;
         assert!(a.pull().await && a.entry("own").is_some());
     });
@@ -364,7 +364,7 @@ fn late_changes_keep_their_order_and_lose_to_others() {
             node.engine.ledger().read(|fold| fold.register(&path(name)).unwrap().stamp)
         };
         let young = NOW_MS + (15 * DAY).as_millis() as u64;
-        assert!(["p", "r", "s"].iter().all(|name| of(&c, name).ms > young), "stamped anew");
+        assert!(["p", "r", "s"].iter().all(|name| of(&c, name).ms > young), "stamped again");
         assert!(of(&c, "p") < of(&c, "r") && of(&c, "r") < of(&c, "s"));
         assert_eq!(a.registers(), b.registers());
     });
@@ -387,7 +387,7 @@ fn late_changes_survive_a_crash_on_their_way() {
         let b = world.node();
         assert!(a.pull().await && b.pull().await);
         for node in [&a, &b] {
-            assert!(node.read("p").await == Some(content(2, 500)), "the later close");
+            assert!(node.read("p").await == Some(content(2, 500)), "the later close wins");
         }
     });
 }

@@ -42,8 +42,8 @@ fn p11_expiry_here_does_not_forget_what_others_show() {
             b.keep_house().await;
         }
         assert!(a.read("f").await.is_some());
-        assert!(b.entry("f").is_none(), "its own age is strict");
-        assert_eq!(a.registers(), b.registers(), "it keeps what others go by");
+        assert!(b.entry("f").is_none(), "the node's own age is strict");
+        assert_eq!(a.registers(), b.registers(), "it keeps the registers of the declared age");
         // A node that starts from its checkpoint shows what all nodes with that expiry show.
         checkpoint(&b).await;
         remove_log(&month, |_| true).await;
@@ -54,7 +54,7 @@ fn p11_expiry_here_does_not_forget_what_others_show() {
             assert!(b.pull().await);
             b.keep_house().await;
         }
-        assert!(b.registers().is_empty(), "and no longer than they");
+        assert!(b.registers().is_empty(), "the declared age ends them");
     });
 }
 
@@ -79,7 +79,7 @@ fn checkpoints_are_left_to_nodes_of_the_declared_age_as_long_as_they_write_them(
         month.clock.advance(16 * DAY);
         write(&mut b).await;
         b.engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(count().await, 2, "no other node does it");
+        assert_eq!(count().await, 2, "no other node writes one");
     });
 }
 
@@ -96,7 +96,7 @@ fn p11_expiry_that_is_declared_counts_also_for_a_start_without_the_store() {
         short.clock.advance(Duration::from_hours(109));
         let b = long.node_at(b.crash());
         b.fail("resets=100");
-        assert!(b.entry("f").is_none(), "it may be gone from the store by now");
+        assert!(b.entry("f").is_none(), "the store may have deleted it");
         assert_eq!(b.remote().effective_expiry(), Some(5 * DAY));
     });
 }

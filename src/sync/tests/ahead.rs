@@ -140,7 +140,7 @@ fn reading_ahead_evicts_nothing_and_leaves_room_to_writers() {
             assert!(usage.bytes <= most.min(tier), "{usage:?} after {n}");
         }
         let before = here(&b, files);
-        assert_eq!(b.engine.fetcher().warm_up(1 << 30).await, 0, "there is no room to spare");
+        assert_eq!(b.engine.fetcher().warm_up(1 << 30).await, 0, "no room to spare");
         settle().await;
         assert_eq!(here(&b, files), before);
     });

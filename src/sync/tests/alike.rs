@@ -43,7 +43,7 @@ impl Fleet {
         while self.nodes.iter().any(|node| node.engine.ledger().pending().records > 0) {
             self.pass(20).await;
             waited_ms += 20;
-            assert!(waited_ms < 60_000, "something waits for ever");
+            assert!(waited_ms < 60_000, "the fleet does not settle");
         }
         waited_ms
     }
@@ -75,7 +75,7 @@ impl Fleet {
         }
         let late = self.world.node();
         assert!(late.pull().await);
-        assert!(late.registers() == first, "they show other things than the log says");
+        assert!(late.registers() == first, "the nodes differ from the log");
         for n in 0..FILES {
             assert_eq!(late.read(&format!("d/{n}")).await, Some(content(n, size)));
         }
@@ -161,10 +161,7 @@ fn nodes_that_write_the_same_within_seconds_upload_one_copy() {
 fn small_files_that_all_write_are_uploaded_once() {
     run(async {
         let (_, copies) = copies(16, 1500, 20, 10).await;
-        assert!(
-            copies <= 2.5,
-            "{copies} copies, with what commits, claims and heads of the log take"
-        );
+        assert!(copies <= 2.5, "{copies} copies with commits, claims and heads");
     });
 }
 

@@ -110,9 +110,9 @@ fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
             a.send("f", &content(n, 50)).await;
         }
         let (lists, _) = cost(&b, b.pull()).await;
-        assert!(lists > 0, "what was pushed out of the head is in the log");
+        assert!(lists > 0, "the pushed-out commit is in the log");
         assert_eq!(b.read("f").await, Some(content(4, 50)));
-        assert_eq!(cost(&b, b.pull()).await, (0, 1), "and then it follows again");
+        assert_eq!(cost(&b, b.pull()).await, (0, 1), "it follows the head again");
     });
 }
 
@@ -130,9 +130,12 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
         };
         write_unannounced(b"1").await;
         assert!(b.pull().await);
-        assert!(b.entry("old").is_none(), "the head does not say");
+        assert!(b.entry("old").is_none(), "the head does not name the commit");
         world.clock.advance(WIDE);
-        assert!(b.pull().await && b.read("old").await == Some(b"1".into()), "a wide list does");
+        assert!(
+            b.pull().await && b.read("old").await == Some(b"1".into()),
+            "a wide list finds the commit"
+        );
         world.clock.advance(Duration::from_secs(31));
         assert!(b.pull().await);
         for n in 0..9_u8 {
@@ -149,7 +152,7 @@ fn a_commit_that_is_not_announced_is_found_and_the_head_is_not_trusted_then() {
         assert!(b.pull().await && b.pull().await);
         world.clock.advance(Duration::from_mins(12));
         assert!(b.pull().await);
-        assert_eq!(cost(&b, b.pull()).await, (0, 1), "all announce again");
+        assert_eq!(cost(&b, b.pull()).await, (0, 1), "all nodes announce again");
     });
 }
 
@@ -187,7 +190,7 @@ fn p9_self_healing_of_a_commit_that_is_damaged_in_the_head() {
         bytes[middle] ^= 1;
         world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
         assert!(b.pull().await);
-        assert_eq!(b.read("f").await, Some(b"1".into()), "the log has it, too");
+        assert_eq!(b.read("f").await, Some(b"1".into()), "the log also has it");
         assert!(!b.engine.ledger().is_partial());
     });
 }
@@ -261,7 +264,10 @@ fn bad_input_a_head_that_is_wrong_costs_lists_and_is_replaced() {
             world.store.overwrite("head", bytes).await;
             a.write("f", b"1");
             a.push_unannounced().await;
-            assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "it is listed");
+            assert!(
+                b.pull().await && b.read("f").await == Some(b"1".into()),
+                "the commit is listed"
+            );
             a.engine.publisher().unwrap().announce_all().await;
             let head = a.remote().get_head(None).await.unwrap();
             assert_eq!(matches!(head, HeadRead::Other(..)), is_replaced, "{head:?}");

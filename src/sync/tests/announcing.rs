@@ -50,7 +50,7 @@ fn commits_of_other_nodes_are_announced_too_after_a_lost_race() {
         let head = head_of(b.remote()).await;
         assert_eq!(head.commits.len(), 5, "{head:?}");
         d.engine.publisher().unwrap().announce_all().await;
-        assert_eq!(head_of(b.remote()).await, head, "it is announced already");
+        assert_eq!(head_of(b.remote()).await, head, "the commits are already announced");
     });
 }
 
@@ -64,7 +64,7 @@ fn a_slow_announcement_is_no_reason_to_distrust() {
         world.clock.advance(WIDE);
         a.write("f", b"1");
         a.push_unannounced().await;
-        assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "listed first");
+        assert!(b.pull().await && b.read("f").await == Some(b"1".into()), "found by a list first");
         world.clock.advance(Duration::from_secs(20));
         a.engine.publisher().unwrap().announce_all().await;
         for _ in 0..9 {
@@ -89,7 +89,7 @@ fn p5_in_order_after_a_run_that_ended_between_commit_and_announcement() {
         assert_eq!(lists, 0);
         assert!(
             b.entry("second").is_some() && b.entry("first").is_some(),
-            "one never without the other"
+            "both are visible together"
         );
     });
 }
@@ -128,11 +128,7 @@ fn p5_in_order_of_announcements_for_other_nodes() {
             assert_eq!(of(node, &named), of(node, &log));
         }
         assert_eq!(of(&begun, &log).len(), 2);
-        assert_eq!(
-            of(&begun, &named),
-            of(&begun, &log)[..1],
-            "the first one, and no other before it"
-        );
+        assert_eq!(of(&begun, &named), of(&begun, &log)[..1], "only the first commit is announced");
     });
 }
 
@@ -149,14 +145,14 @@ fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
         for minute in 0..5_u8 {
             world.clock.advance(Duration::from_mins(1));
             c.send("other", &[minute]).await;
-            assert_eq!(cost(&b, b.pull()).await.0, 0, "by the head");
+            assert_eq!(cost(&b, b.pull()).await.0, 0, "the head is enough");
         }
         let mut a = world.node_at(a.crash());
         a.send("second", b"2").await;
         // The head is unreadable just now.
         b.fail("status=500 only=head");
         assert!(b.pull().await && b.entry("second").is_some());
-        assert!(b.entry("first").is_some(), "one never without the other");
+        assert!(b.entry("first").is_some(), "both are visible together");
     });
 }
 
@@ -236,7 +232,7 @@ fn a_store_that_lets_no_head_be_replaced_has_none() {
         a.fail("conflicts=1");
         a.send("f", b"0").await;
         let b = follower(&world).await;
-        assert_eq!(head_of(b.remote()).await.commits.len(), 1, "the first one can be made");
+        assert_eq!(head_of(b.remote()).await.commits.len(), 1, "the first head can be made");
         for n in 0..5_u64 {
             a.send("f", &content(n, 50)).await;
             let (lists, _) = cost(&b, b.pull()).await;
@@ -262,7 +258,11 @@ fn a_head_that_was_replaced_too_soon_is_no_throttling() {
         assert!(matches!(put, Ok(HeadPut::TooSoon)), "{put:?}");
         assert_eq!(a.remote().throttling(), Throttling::default());
         let tried = a.remote().refuses_stale_heads().await;
-        assert_eq!(tried.map_err(|error| error.kind()), Err(Kind::Unavailable), "nothing is known");
+        assert_eq!(
+            tried.map_err(|error| error.kind()),
+            Err(Kind::Unavailable),
+            "the ability is unknown"
+        );
         a.fail("");
         a.engine.publisher().unwrap().announce_all().await;
         assert_eq!(head_of(a.remote()).await.commits.len(), 2);

@@ -16,8 +16,8 @@ fn write_torn(node: &Node, at: &str, bytes: &[u8], check: Check) {
 
 fn set_mode(node: &Node, at: &str, mode: u32) {
     let ledger = node.engine.ledger();
-    let of = ledger.read(|fold| fold.register(&path(at)).expect("it is there").stamp);
-    let attrs = Attrs { mode, ..node.entry(at).expect("it is there").attrs };
+    let of = ledger.read(|fold| fold.register(&path(at)).expect("the entry exists").stamp);
+    let attrs = Attrs { mode, ..node.entry(at).expect("the entry exists").attrs };
     ledger.publish(vec![(path(at), Op::Attrs { of, attrs })]).unwrap();
 }
 
@@ -45,7 +45,7 @@ fn what_is_not_complete_stays_on_its_node() {
             let after = a.remote().requests();
             assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up));
             assert_eq!(a.engine.ledger().pending().records, 0, "nothing waits for the store");
-            assert_eq!(a.read(ENTRY).await, Some(b"half".to_vec()), "its node has it");
+            assert_eq!(a.read(ENTRY).await, Some(b"half".to_vec()), "the node keeps it");
             assert_eq!(a.engine.ledger().incomplete(), 1);
             assert_eq!(read(&b, ENTRY).await, others);
             // Under a name without a check it is a file like any other.
@@ -58,7 +58,7 @@ fn what_is_not_complete_stays_on_its_node() {
             assert_eq!(b.read("plain").await, Some(b"half".to_vec()));
             assert_eq!(a.entry(ENTRY), b.entry(ENTRY));
             assert_eq!(a.engine.ledger().incomplete(), 0);
-            assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "nothing is held");
+            assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "no content is held");
         }
     });
 }
@@ -145,7 +145,7 @@ fn p4_local_durable_also_what_is_not_complete() {
             // A checkpoint has what other nodes know, also after that.
             let name = checkpoint(&a).await;
             let kept = registers(&items(&world, &name).await);
-            let entry = kept[&path(ENTRY)].entry.clone().expect("the good one");
+            let entry = kept[&path(ENTRY)].entry.clone().expect("the good entry");
             assert_eq!(entry.content(), b.entry(ENTRY).and_then(|entry| entry.content()));
             a.send(ENTRY, b"whole").await;
             assert_eq!(read(&b, ENTRY).await, Some(b"whole".to_vec()));
@@ -167,7 +167,7 @@ fn p4_local_durable_of_what_others_have_replaced() {
         assert_eq!(read(&a, ENTRY).await, Some(b"of b".to_vec()));
         a.engine.ledger().save().unwrap();
         let mut a = world.node_at(a.crash());
-        assert!(a.engine.ledger().pending().records > 0, "the journal has it");
+        assert!(a.engine.ledger().pending().records > 0, "the journal keeps it");
         assert_eq!(a.registers(), b.registers());
         a.send(ENTRY, b"whole").await;
         assert_eq!(read(&b, ENTRY).await, Some(b"whole".to_vec()));
@@ -192,7 +192,7 @@ fn p7_one_winner_is_never_what_is_not_complete() {
                 a.engine.ledger().save().unwrap();
                 a = world.node_at(a.crash());
             }
-            assert_eq!(read(&a, ENTRY).await, Some(b"of b".to_vec()), "it is older");
+            assert_eq!(read(&a, ENTRY).await, Some(b"of b".to_vec()), "the torn version is older");
             assert_eq!((a.entry(ENTRY), a.engine.ledger().incomplete()), (b.entry(ENTRY), 0));
             write_torn(&a, ENTRY, b"half", Check::Zstd);
             // Attributes of the present entry do not bring it back.
@@ -286,7 +286,7 @@ fn an_incomplete_file_survives_a_checkpoint_unless_others_have_put_something_sin
             checkpoint(&b).await;
             remove_log(&world, |_| true).await;
             let a = world.node_at(root);
-            assert_eq!(read(&a, "other").await, Some(other), "it has caught up");
+            assert_eq!(read(&a, "other").await, Some(other), "the node has caught up");
             let want = if replaced { theirs } else { b"half".to_vec() };
             assert_eq!(a.read(ENTRY).await, Some(want));
             assert_eq!(a.read("jax/jit_g-0-cache").await, Some(b"half".to_vec()));

@@ -99,7 +99,7 @@ fn commits_of_a_large_namespace_are_bundled_instead_of_a_new_checkpoint() {
             rounds += 1;
         }
         assert!(rounds >= 4, "{rounds} rounds");
-        assert_eq!(checkpoint_bytes(&world).await.0, 1, "it does not pay yet");
+        assert_eq!(checkpoint_bytes(&world).await.0, 1, "no bundle is due yet");
         // Few commits are left to read, however many there were.
         let fresh = assert_starts(&world, &a).await;
         let asked = fresh.remote().requests();
@@ -193,7 +193,7 @@ fn a_bundle_is_written_in_time_however_slow_the_store() {
         let checkpointer = a.engine.checkpointer().unwrap();
         for round in 1..=2 {
             tokio::select! {
-                () = two_minutes(&world) => panic!("it takes too long"),
+                () = two_minutes(&world) => panic!("the write takes too long"),
                 () = checkpointer.write_if_due() => {}
             }
             assert_eq!(bundles(&world).await.len(), round);
@@ -280,14 +280,14 @@ fn one_node_bundles_for_all() {
         write_some(&world, &mut a, 40).await;
         assert!(b.pull().await);
         tidy(&world, &b).await;
-        assert_eq!(bundles(&world).await.len(), 0, "it is the other one's");
+        assert_eq!(bundles(&world).await.len(), 0, "the other node's turn");
         let asked = b.remote().requests();
         world.clock.advance(SECOND * 30);
         b.engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(b.remote().requests(), asked, "and is not looked at again soon");
+        assert_eq!(b.remote().requests(), asked, "it does not look again soon");
         world.clock.advance(Duration::from_mins(5));
         b.engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(bundles(&world).await.len(), 1, "it has not come");
+        assert_eq!(bundles(&world).await.len(), 1, "the other node missed its turn");
     });
 }
 
@@ -424,7 +424,7 @@ fn what_a_bundle_lacks_holds_up_no_other_node() {
         let before = reader.remote().requests();
         assert!(!reader.pull().await);
         let asked = reader.remote().requests();
-        assert!(asked.gets <= before.gets + 8, "nor is more read: {before:?} {asked:?}");
+        assert!(asked.gets <= before.gets + 8, "little is read: {before:?} {asked:?}");
         reader.fail("");
         assert!(reader.pull().await);
         assert!(b.pull().await);

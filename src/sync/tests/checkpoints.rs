@@ -20,14 +20,15 @@ pub(super) async fn remove_log(world: &World, gone: impl Fn(&str) -> bool) -> us
 }
 
 pub(super) async fn checkpoint(node: &Node) -> String {
-    node.engine.checkpointer().unwrap().write().await.expect("it is written")
+    node.engine.checkpointer().unwrap().write().await.expect("written")
 }
 
 pub(super) async fn items(world: &World, name: &str) -> Vec<CheckpointItem> {
-    let bytes = world.store.read(&format!("checkpoints/{name}")).await.expect("it is there");
-    let mut reader = CheckpointReader::new(&bytes[..]).expect("it is whole");
+    let bytes =
+        world.store.read(&format!("checkpoints/{name}")).await.expect("the checkpoint exists");
+    let mut reader = CheckpointReader::new(&bytes[..]).expect("whole");
     let mut items = Vec::new();
-    while let Some(item) = reader.next().expect("it is whole") {
+    while let Some(item) = reader.next().expect("whole") {
         items.push(item);
     }
     items
@@ -196,7 +197,10 @@ fn what_comes_while_a_snapshot_is_taken_is_not_in_it() {
         assert!(b.pull().await);
         let wanted: BTreeMap<_, _> = a.registers().into_iter().collect();
         let mut snapshot = a.engine.ledger().snapshot(&Missing::default()).unwrap();
-        assert!(a.engine.ledger().snapshot(&Missing::default()).is_none(), "one at a time");
+        assert!(
+            a.engine.ledger().snapshot(&Missing::default()).is_none(),
+            "one snapshot at a time"
+        );
         let mut found = BTreeMap::new();
         let mut slices = 0;
         while let Some(slice) = snapshot.registers().unwrap() {
@@ -258,7 +262,7 @@ fn one_checkpoint_is_written_when_due_and_only_one() {
         assert_eq!(world.keys("checkpoints/").await.len(), 1);
         let puts = b.remote().requests().puts;
         b.engine.checkpointer().unwrap().write_if_due().await;
-        assert_eq!(b.remote().requests().puts, puts, "nothing is due");
+        assert_eq!(b.remote().requests().puts, puts, "no checkpoint is due");
     });
 }
 
@@ -415,7 +419,7 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
             }
         };
         tokio::select! {
-            () = passing => panic!("it takes too long"),
+            () = passing => panic!("the write takes too long"),
             _ = checkpoint(&b) => {}
         }
         let fresh = world.caught_up().await;

@@ -128,7 +128,7 @@ fn do_step(node: &Node, model: &mut Model, step: &Step) {
                 node.publish(vec![(at, Op::Attrs { of, attrs })]);
             }
         }
-        _ => unreachable!("it is no operation of a program"),
+        _ => unreachable!("no program does this"),
     }
 }
 
@@ -202,7 +202,11 @@ async fn play(steps: Vec<(usize, Step)>, trouble: &str) {
                 assert!(read.is_some(), "{at} cannot be read");
             }
         }
-        assert_eq!(node.engine.ledger().blobs().usage().unsaved_bytes, 0, "all can be evicted");
+        assert_eq!(
+            node.engine.ledger().blobs().usage().unsaved_bytes,
+            0,
+            "everything can be evicted"
+        );
     }
 }
 

@@ -32,11 +32,11 @@ fn p9_self_healing_of_every_part_of_a_pack() {
                     assert!(bytes == content(n, 5000));
                 } else {
                     misses += 1;
-                    assert!(b.entry(&format!("f{n}")).is_none(), "it is hidden");
+                    assert!(b.entry(&format!("f{n}")).is_none(), "the file is hidden");
                 }
             }
         }
-        assert!((20..=41).contains(&misses), "one file each time, none for the index: {misses}");
+        assert!((20..=41).contains(&misses), "one miss for each damaged object: {misses}");
         // The next writer repairs it, for the node that found it and for the others.
         world.store.remove(&packs[0]).await;
         let mut b = world.caught_up().await;
@@ -79,15 +79,12 @@ fn a_pack_of_a_newer_version_is_no_damage() {
         world.store.overwrite(&pack, newer(&good, true)).await;
         let mut c = world.caught_up().await;
         assert_eq!(c.read("f").await, None);
-        assert!(c.entry("f").is_some(), "it is not hidden");
+        assert!(c.entry("f").is_some(), "the entry stays visible");
         let commits = world.log().await.len();
         c.push().await;
         assert_eq!(world.log().await.len(), commits);
         world.store.overwrite(&pack, good.to_vec()).await;
-        assert!(
-            c.read("f").await == Some(content(1, 5000)),
-            "as for a node that was brought up to date"
-        );
+        assert!(c.read("f").await == Some(content(1, 5000)), "the repaired pack is read");
     });
 }
 
@@ -134,15 +131,15 @@ fn p9_self_healing_of_a_commit() {
         let log = world.log().await;
         let good = world.store.read(&log[1]).await.unwrap();
         flip(&world, &log[1], good.len() / 2).await;
-        assert!(b.pull().await, "it holds no node up");
+        assert!(b.pull().await, "the node continues");
         assert!(b.entry("f0").is_some() && b.entry("f1").is_none() && b.entry("f2").is_some());
         let gets = b.remote().requests().gets;
         assert!(b.pull().await);
-        assert_eq!(b.remote().requests().gets, gets + 1, "the head, and not the commit each time");
+        assert_eq!(b.remote().requests().gets, gets + 1, "only the head is read");
         world.store.overwrite(&log[1], good.to_vec()).await;
         world.clock.advance(std::time::Duration::from_secs(601));
         assert!(b.pull().await);
-        assert!(b.entry("f1").is_some(), "it is tried again with the whole log");
+        assert!(b.entry("f1").is_some(), "a retry reads the whole log");
     });
 }
 
@@ -224,7 +221,11 @@ fn what_was_replaced_before_it_could_be_uploaded_is_not_missed() {
         let uploaded = a.engine.publisher().unwrap().upload_batch(batch).await;
         a.engine.publisher().unwrap().commit(uploaded).await;
         assert!(b.pull().await);
-        assert_eq!(b.read("f").await, Some(b"first".to_vec()), "the old version stays meanwhile");
+        assert_eq!(
+            b.read("f").await,
+            Some(b"first".to_vec()),
+            "the old version is visible meanwhile"
+        );
         assert!(b.entry("other").is_some());
         a.push().await;
         assert!(b.pull().await);

@@ -93,7 +93,7 @@ fn the_journal_is_let_go_once_the_index_has_it() {
         assert_eq!(
             a.remote().requests().gets,
             gets + 2,
-            "only the format and the head of the log: its own commits are known"
+            "it reads only the format and the head: its own commits are known"
         );
     });
 }
@@ -125,7 +125,7 @@ fn a_node_alone_keeps_everything_and_a_short_journal() {
         assert!(node.engine.follower().freshness().ready());
         assert!(node.engine.follower().wait_fresh(Duration::ZERO).await);
         assert!(node.engine.ledger().read(|fold| fold.contents().count()) > 0);
-        assert!(node.entry("d/1").is_none(), "without its blob it is a miss");
+        assert!(node.entry("d/1").is_none(), "an entry without its blob is a miss");
     });
 }
 

@@ -9,7 +9,7 @@ use crate::remote::fault::FaultPlan;
 use crate::sync::{Following, Unsent};
 
 fn told(node: &Node) -> Following {
-    node.engine.follower().following().expect("there is a remote")
+    node.engine.follower().following().expect("a remote exists")
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ fn the_lag_of_commits_is_reported() {
             assert!(near(now.lag_last_ms, last_ms) && near(now.lag_worst_ms, worst_ms), "{now:?}");
         }
         world.clock.advance(400 * SECOND);
-        assert_eq!(told(&b).lag_worst_ms, None, "none came for minutes");
+        assert_eq!(told(&b).lag_worst_ms, None, "no commit for minutes");
         // The node's own commits have no lag.
         let mut c = world.node();
         c.send("mine", b"x").await;
@@ -168,8 +168,8 @@ fn versions_of_other_nodes_are_counted() {
         let own = env!("CARGO_PKG_VERSION");
         assert_eq!(count(&c), [(own.to_owned(), 2)].into());
         assert!(a.pull().await);
-        assert_eq!(count(&a), [(own.to_owned(), 1)].into(), "it does not count itself");
+        assert_eq!(count(&a), [(own.to_owned(), 1)].into(), "the node does not count itself");
         world.clock.advance(Duration::from_hours(25));
-        assert_eq!(count(&c), [].into(), "they are silent");
+        assert_eq!(count(&c), [].into(), "the other nodes are silent");
     });
 }

@@ -93,7 +93,7 @@ fn a_request_of_a_person_gets_a_list_that_begins_after_it() {
         let freshness = b.engine.follower().freshness().clone();
         assert!(b.engine.follower().wait_fresh(LONG).await);
         a.send("f", b"x").await;
-        assert!(freshness.ready() && b.entry("f").is_none(), "an old answer may stand");
+        assert!(freshness.ready() && b.entry("f").is_none(), "the old answer is still fresh");
         assert!(freshness.ask_anew(LONG).await);
         assert!(b.entry("f").is_some());
         let clock = Clock::system();
@@ -127,7 +127,7 @@ fn p8_never_in_the_way_of_a_store_that_is_gone() {
         b.fail("resets=100");
         crate::clock::sleep(Duration::from_millis(1100)).await;
         let clock = Clock::system();
-        assert!(!follower.wait_fresh(LONG).await, "it cannot be fresh");
+        assert!(!follower.wait_fresh(LONG).await, "the node cannot be fresh");
         let begin = clock.mono();
         for _ in 0..200 {
             assert!(!follower.wait_fresh(LONG).await);
@@ -364,11 +364,7 @@ fn names_are_vouched_for_as_long_as_lists_come_in_time() {
         let b = world.node();
         let freshness = b.engine.follower().freshness().clone();
         assert!(b.pull().await);
-        assert_eq!(
-            freshness.name_ttl(),
-            freshness.ttl(),
-            "no kernel is there to take it back from"
-        );
+        assert_eq!(freshness.name_ttl(), freshness.ttl(), "no kernel caches the name");
         let told = doubts(b.engine.ledger());
         let told = || told.load(std::sync::atomic::Ordering::Relaxed);
         b.engine.start();

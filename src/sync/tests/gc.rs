@@ -17,10 +17,10 @@ const OPTIONS: GcOptions = GcOptions { grace: LOG_GRACE, told: false };
 pub(super) async fn collect(node: &Node, dry_run: bool) -> Report {
     let writer = (!dry_run).then(|| node.remote());
     let mut progress = 0;
-    let collector = Collector::open(node.remote(), writer, OPTIONS).await.expect("it is a store");
+    let collector = Collector::open(node.remote(), writer, OPTIONS).await.expect("a store");
     let report = collector.collect(|_| progress += 1).await;
     assert!(progress > 0);
-    report.expect("it is done")
+    report.expect("done")
 }
 
 async fn try_to_collect(node: &Node) -> Result<Report> {
@@ -158,7 +158,7 @@ fn a_collection_judges_by_the_time_when_it_began_to_read() {
                 world.clock.advance(LOG_GRACE);
             }
         };
-        let report = collector.collect(slowly).await.expect("it is done");
+        let report = collector.collect(slowly).await.expect("done");
         assert_eq!(deleted(&report, "packs", Why::Unused), 0, "{report:?}");
         b.commit().await;
         assert!(a.pull().await);
@@ -188,7 +188,7 @@ fn a_commit_deleted_during_the_read_is_not_unreadable() {
                     world.store.remove(last).now_or_never().expect("memory does not wait");
                 }
             });
-            let report = report.await.expect("it is done");
+            let report = report.await.expect("done");
             assert_eq!(report.notes.len(), notes, "{report:?}");
             assert!(
                 report.notes.iter().all(|note| note.contains("deleted 1 commits")),
@@ -209,7 +209,7 @@ fn what_the_store_declares_counts() {
         {
             let world = World { expiry: declared, ..World::new() };
             let mut a = world.node();
-            a.remote().check().await.expect("it is made");
+            a.remote().check().await.expect("made");
             a.send("x", &content(1, 9000)).await;
             world.clock.advance(days * DAY);
             let other = World { expiry: Some(30 * DAY), ..world.clone() }.node();
@@ -218,7 +218,7 @@ fn what_the_store_declares_counts() {
             assert_eq!(report.expiry, crate::config::format_age(declared));
             let told = GcOptions { told: true, ..OPTIONS };
             let collector = Collector::open(other.remote(), None, told).await.unwrap();
-            let report = collector.collect(|_| ()).await.expect("it is done");
+            let report = collector.collect(|_| ()).await.expect("done");
             assert_eq!(deleted(&report, "packs", Why::Expired), 1, "{report:?}");
             assert_eq!(report.expiry, "30d");
         }

@@ -314,7 +314,7 @@ impl Node {
         let open = blobs.open_blob(&digest, size).unwrap()?;
         let mut bytes = vec![0; size as usize];
         open.file.read_exact_at(&mut bytes, 0).unwrap();
-        assert_eq!(Digest::of(&bytes), digest, "a local blob is what its name says");
+        assert_eq!(Digest::of(&bytes), digest, "a local blob matches its digest");
         Some(bytes)
     }
 

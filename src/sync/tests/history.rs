@@ -162,7 +162,7 @@ fn what_comes_late_is_found_however_long_the_log() {
             assert!(node.pull().await);
         }
         put_commit(&world, &late).await;
-        assert!(node.pull().await && !knows(&node, "f0"), "lists do not go back so far");
+        assert!(node.pull().await && !knows(&node, "f0"), "lists do not reach so far back");
         world.clock.advance(Duration::from_mins(3));
         assert!(node.pull().await && knows(&node, "f0"));
         // If another commit follows it, it is looked for at once.

@@ -45,7 +45,7 @@ fn p13_bounded_dead_contents_are_forgotten_after_the_grace_time() {
             assert!(b.pull().await);
             assert_eq!(located(&b), 30 * NAMES as usize);
             b.purge();
-            assert_eq!(located(&b), 30 * NAMES as usize, "others may be about to rely on them");
+            assert_eq!(located(&b), 30 * NAMES as usize, "other nodes may still use them");
             let grace = LOG_GRACE + Duration::from_mins(10);
             live(&world, &[&a, &b], grace).await;
             for node in [&a, &b] {

@@ -92,7 +92,7 @@ impl Cluster {
     fn up(&mut self, at: usize) -> &mut Node {
         match self.places[at].as_mut() {
             Some(Place::Up(node)) => node,
-            _ => panic!("node {at} is up"),
+            _ => panic!("node {at} is not up"),
         }
     }
 
@@ -125,7 +125,7 @@ impl Cluster {
         for at in 0..NODES {
             let ups = self.places.iter().flatten().filter(|p| matches!(p, Place::Up(_))).count();
             let (chance, rest) = (self.below(100), self.below(u64::from(STEPS_PER_AGE) / 3) as u32);
-            let (skew, place) = (self.skew_ms(), self.places[at].take().expect("always there"));
+            let (skew, place) = (self.skew_ms(), self.places[at].take().expect("a place"));
             let next = match place {
                 Place::Away { root, until } if until <= self.step => {
                     Place::Up(Box::new(self.world.node_skewed(root, skew).await))

@@ -41,7 +41,7 @@ fn p9_self_healing_of_a_commit_by_a_checkpoint_of_a_node_that_has_read_it() {
             world.clock.advance(Duration::from_mins(11));
             assert!(b.pull().await);
         }
-        assert!(b.fetched() < before + 3 * FORMAT_BYTES, "that was all");
+        assert!(b.fetched() < before + 3 * FORMAT_BYTES, "nothing else is read");
     });
 }
 
@@ -61,7 +61,7 @@ fn what_one_node_could_not_read_is_in_every_later_checkpoint() {
             if restart {
                 b.engine.ledger().save().unwrap();
                 b = world.node_at(b.crash());
-                assert!(b.engine.ledger().is_partial(), "it is known after a start");
+                assert!(b.engine.ledger().is_partial(), "the gap is known after a start");
             }
             world.clock.advance(Duration::from_secs(1));
             checkpoint(&b).await;
@@ -151,7 +151,7 @@ fn checkpoints_are_written_where_no_node_has_read_a_commit() {
             world.clock.advance(Duration::from_secs(1));
             b.send(&format!("own{round}"), b"x").await;
             checkpoint(&b).await;
-            assert!(b.engine.ledger().is_partial(), "writing one heals nothing");
+            assert!(b.engine.ledger().is_partial(), "an own checkpoint heals nothing");
         }
         // It can be read after all: the checkpoints do not name it, so all nodes read it.
         world.store.overwrite(&key, good).await;
@@ -181,10 +181,10 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
         assert!(b.pull().await && b.entry("f3").is_some() && b.entry("f1").is_none());
         assert!(
             b.engine.ledger().snapshot(&Missing::default()).is_none(),
-            "looked at under the lock"
+            "the gap is checked under the lock"
         );
         for (key, bytes) in keys[1..3].iter().zip(bytes) {
-            assert!(b.engine.ledger().is_partial(), "before {key} is there");
+            assert!(b.engine.ledger().is_partial(), "partial before {key} exists");
             b.engine.ledger().save().unwrap();
             b = world.node_at(b.crash());
             world.store.overwrite(key, bytes).await;
@@ -193,7 +193,7 @@ fn a_commit_that_comes_late_is_not_missing_any_more() {
         assert!(!b.engine.ledger().is_partial() && b.entry("f1").is_some());
         b.engine.ledger().save().unwrap();
         let b = world.node_at(b.crash());
-        assert!(!b.engine.ledger().is_partial(), "and that is saved as well");
+        assert!(!b.engine.ledger().is_partial(), "the repair is saved");
     });
 }
 
@@ -241,7 +241,7 @@ fn p10_freshness_of_a_node_with_missing_commits_where_the_checkpoint_cannot_be_f
         assert!(good && b.entry("new").is_some(), "the log can be read");
         assert!(b.engine.ledger().is_partial() && b.entry("lost").is_none());
         world.clock.advance(Duration::from_mins(11));
-        assert!(b.pull().await && b.read("lost").await.is_some(), "it is tried again");
+        assert!(b.pull().await && b.read("lost").await.is_some(), "the commit is read in a retry");
     });
 }
 
@@ -257,13 +257,13 @@ fn a_checkpoint_of_ones_own_fills_no_gap() {
         world.store.remove(&key).await;
         world.store.remove("head").await;
         assert!(b.pull().await && b.entry("last").is_some());
-        assert!(b.engine.ledger().is_partial(), "and it cannot be told what it was");
+        assert!(b.engine.ledger().is_partial(), "the lost commit is unknown");
         world.clock.advance(Duration::from_secs(1));
         checkpoint(&b).await;
         let before = b.fetched();
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await && b.engine.ledger().is_partial());
-        assert!(b.fetched() < before + FORMAT_BYTES, "it knows what it has written");
+        assert!(b.fetched() < before + FORMAT_BYTES, "its own commits are not read");
         // Here is a checkpoint that has it.
         checkpoint(&a).await;
         world.clock.advance(Duration::from_mins(11));

@@ -18,11 +18,11 @@ fn elsewhere(world: &World) -> World {
 
 /// Declares, as `hearthfs init --replaces` does, that a store replaces the one that a node knows.
 async fn replace(world: &World, node: &Node) {
-    let known = known(node.dir().parent().unwrap()).expect("it has used a store");
+    let known = known(node.dir().parent().unwrap()).expect("the node has used a store");
     let (faults, options) = (Faults::none(), RemoteOptions::default());
     let remote = world.store.remote(&faults, &options, world.clock.clone(), NodeId(99));
     assert!(remote.make(&[known.store()]).await.unwrap().told);
-    assert!(!remote.make(&[known.store()]).await.unwrap().told, "once is enough");
+    assert!(!remote.make(&[known.store()]).await.unwrap().told, "a second time changes nothing");
 }
 
 /// Two nodes that share entries. One of them has a backlog that only it knows.
@@ -53,10 +53,10 @@ fn p4_local_durable_where_another_store_is_in_the_place_of_the_known_one() {
         for place in [&empty, &foreign] {
             let before = place.store.keys().await;
             let node = place.node_at(root);
-            assert!(!node.pull().await, "it is not the known store");
+            assert!(!node.pull().await, "not the known store");
             assert!(node.remote().is_missed());
             assert!(matches!(node.remote().health(), Health::Down { .. }));
-            let why = node.remote().trouble().expect("it says why");
+            let why = node.remote().trouble().expect("a reason");
             assert!(why.contains("s3://memory") && why.contains("hearthfs init"), "{why}");
             for n in 0..12 {
                 assert_eq!(node.read(&format!("old{n}")).await, Some(content(n, 9_000)));
@@ -94,7 +94,7 @@ fn a_store_that_refuses_or_does_not_answer_is_not_absent() {
             let node = world.node_at(root);
             node.fail(fault);
             assert!(!node.pull().await, "{fault}");
-            assert!(!node.remote().is_missed(), "{fault}: no node has looked what is there");
+            assert!(!node.remote().is_missed(), "{fault}: the store was not read");
             assert!(node.entry("old3").is_some() && node.entry("mine3").is_some(), "{fault}");
             root = node.crash();
         }
@@ -118,10 +118,10 @@ fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
         theirs.send("theirs", b"1").await;
         replace(&other, &node).await;
         let mut node = other.node_at(node.crash());
-        assert!(node.entry("old").is_some(), "nothing was asked yet");
+        assert!(node.entry("old").is_some(), "no request yet");
         node.fail("errors=100");
         assert!(!node.pull().await);
-        assert!(node.entry("old").is_some(), "what it had serves until it knows better");
+        assert!(node.entry("old").is_some(), "the old entries stay until the store answers");
         node.fail("");
         assert!(node.pull().await);
         assert!(node.entry("old").is_none());
@@ -130,7 +130,7 @@ fn a_store_that_replaces_the_known_one_rebuilds_the_namespace() {
         node.send("again", b"sent").await;
         assert!(theirs.pull().await);
         assert_eq!(theirs.read("mine").await, Some(b"not sent".to_vec()));
-        assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "stored here, too");
+        assert_eq!(theirs.read("again").await, Some(b"sent".to_vec()), "also stored here");
         assert_eq!(theirs.registers(), node.registers());
         // From now on it knows this store.
         let node = world.node_at(node.crash());
@@ -153,7 +153,7 @@ fn p4_local_durable_of_what_only_another_store_has_stored() {
         other.node().remote().make(&[known.unwrap().store()]).await.unwrap();
         let mut node = other.node_at(node.crash());
         let unsaved = |node: &Node| node.engine.ledger().blobs().usage().unsaved_bytes;
-        assert!(unsaved(&node) > 0, "whether this store has it is not known yet");
+        assert!(unsaved(&node) > 0, "the new store may lack it");
         node.push().await;
         assert!(node.pull().await && node.read("again").await == Some(bytes));
         assert_eq!(unsaved(&node), 0);
@@ -170,12 +170,16 @@ fn a_node_of_an_older_version_knows_its_store() {
         a.send("x", b"1").await;
         for node in [&a, &b] {
             assert!(node.pull().await);
-            assert_eq!(node.remote().used().unwrap().store(), StoreId(77), "all read the same");
+            assert_eq!(
+                node.remote().used().unwrap().store(),
+                StoreId(77),
+                "all nodes read the same store"
+            );
         }
         assert_eq!(
             world.store.read("hearthfs.json").await.unwrap(),
             &old[..],
-            "none writes it anew"
+            "no node rewrites it"
         );
         a.engine.ledger().save().unwrap();
         let root = a.crash();
@@ -290,7 +294,7 @@ fn a_store_with_a_new_id_is_recognised_by_its_log() {
         world.clock.advance(Duration::from_mins(11));
         for node in [&node, &other] {
             assert!(node.pull().await);
-            assert!(node.entry("old3").is_some(), "nothing is forgotten");
+            assert!(node.entry("old3").is_some(), "no entry is lost");
             assert_eq!(node.remote().used().unwrap().store(), made.store);
         }
         node.write("a", b"1");
@@ -349,16 +353,16 @@ fn a_twin_is_noticed_and_an_earlier_run_is_none() {
         a.send("late", b"2").await;
         a.engine.ledger().forget_seen_for_test();
         assert!(a.pull().await && b.pull().await);
-        assert!(identity(&a.dir()).is_ok(), "what it wrote itself is no twin's");
-        assert!(identity(&b.dir()).is_err(), "it gives up what is not its own");
-        assert_eq!(b.read("a").await, Some(b"2".to_vec()), "and loses nothing");
+        assert!(identity(&a.dir()).is_ok(), "its own commits show no twin");
+        assert!(identity(&b.dir()).is_err(), "the copy gives up the identity");
+        assert_eq!(b.read("a").await, Some(b"2".to_vec()), "the copy loses nothing");
         b.write("b", b"3");
         let again = world.node_at(b.crash());
         assert_ne!(again.engine.ledger().node(), a.engine.ledger().node());
         let mut again = again;
         again.push().await;
         assert!(a.pull().await);
-        assert_eq!(a.read("b").await, Some(b"3".to_vec()), "a backlog goes under the new identity");
+        assert_eq!(a.read("b").await, Some(b"3".to_vec()), "the backlog uses the new identity");
         assert!(identity(&a.dir()).is_ok());
     });
 }
@@ -383,7 +387,7 @@ fn a_late_commit_of_an_earlier_run_is_not_from_a_twin() {
         world.clock.advance(Duration::from_secs(1));
         world.store.overwrite(key, bytes.to_vec()).await;
         assert!(node.pull().await && node.entry("mine").is_some());
-        assert!(node.dir().join("node").exists(), "it keeps its identity");
+        assert!(node.dir().join("node").exists(), "the node keeps its identity");
     });
 }
 
@@ -415,12 +419,12 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         node.write("mine", b"2");
         world.clock.advance(Duration::from_mins(10));
         assert!(!node.pull().await && node.remote().is_missed());
-        assert!(node.entry("old0").is_some(), "it keeps what it knows");
+        assert!(node.entry("old0").is_some(), "the node keeps its entries");
         // The operator confirms that this was intended.
         replace(&world, &node).await;
         world.clock.advance(Duration::from_secs(10));
         assert!(node.pull().await);
-        assert!(node.entry("old0").is_none(), "what is gone is gone");
+        assert!(node.entry("old0").is_none(), "the lost entry is gone");
         assert_eq!(node.read("new").await, Some(b"1".to_vec()));
         node.send("again", &content(0, 100_000)).await;
         node.engine.checkpointer().unwrap().write().await.unwrap();
@@ -429,7 +433,7 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
         for node in [&other, &third] {
             assert!(node.entry("old1").is_none());
             assert_eq!(node.read("mine").await, Some(b"2".to_vec()));
-            assert!(node.read("again").await == Some(content(0, 100_000)), "stored once more");
+            assert!(node.read("again").await == Some(content(0, 100_000)), "stored again");
         }
         assert_eq!(third.registers(), node.registers());
     });

@@ -26,7 +26,7 @@ fn put(world: &World, node: &Node, at: &str, seed: u64) -> (TreePath, Op) {
 }
 
 fn register(node: &Node, at: &str) -> Register {
-    node.engine.ledger().read(|fold| fold.register(&path(at))).expect("it is known")
+    node.engine.ledger().read(|fold| fold.register(&path(at))).expect("a known path")
 }
 
 fn stamp(node: &Node, at: &str) -> Stamp {
@@ -58,7 +58,7 @@ fn files_that_took_different_times_are_the_same() {
         let (mut a, mut b) = (world.node(), world.node());
         for (node, took_ms) in [(&mut a, 1000), (&mut b, 2000)] {
             let (path, op) = put(&world, node, "f", 1);
-            let Op::Put(mut entry) = op else { unreachable!("it is a put") };
+            let Op::Put(mut entry) = op else { unreachable!("the operation is a put") };
             entry.attrs.took_ms = took_ms;
             node.publish(vec![(path, Op::Put(entry))]);
             pass(&world, 10);
@@ -66,8 +66,8 @@ fn files_that_took_different_times_are_the_same() {
         a.push().await;
         assert!(b.pull().await);
         b.push().await;
-        assert_eq!((commits(&a), commits(&b)), (1, 0), "the second has nothing to say");
-        let shown = register(&b, "f").entry.expect("it is there");
+        assert_eq!((commits(&a), commits(&b)), (1, 0), "the second node commits nothing");
+        let shown = register(&b, "f").entry.expect("an entry");
         assert_eq!(shown.attrs.took_ms, 1000);
     });
 }
@@ -83,14 +83,14 @@ fn the_version_of_the_others_is_shown_and_ours_is_no_change() {
         let second = close(&world, &b, "f", 1);
         assert_eq!(stamp(&b, "f"), second);
         assert!(b.pull().await);
-        assert_eq!(stamp(&b, "f"), second, "it is the later one");
+        assert_eq!(stamp(&b, "f"), second, "the later version stays");
         let before = b.remote().requests();
         let applied = b.engine.ledger().applied();
         b.push().await;
         let after = b.remote().requests();
         assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up));
-        assert_eq!(stamp(&b, "f"), first, "what all others show");
-        assert!(b.engine.ledger().applied() > applied, "the kernel hears of it");
+        assert_eq!(stamp(&b, "f"), first, "the version that all others show");
+        assert!(b.engine.ledger().applied() > applied, "the kernel is notified");
         let usage = b.engine.ledger().blobs().usage();
         assert_eq!((usage.unsaved_bytes, b.engine.ledger().pending().records), (0, 0));
         // Also after a restart, in which the journal may still have it.
@@ -110,7 +110,7 @@ fn a_list_that_is_old_is_not_believed() {
         pass(&world, 60_000);
         close(&world, &b, "f", 1);
         b.push().await;
-        assert_eq!(commits(&b), 1, "the entry may have gone meanwhile");
+        assert_eq!(commits(&b), 1, "the entry may have been removed meanwhile");
     });
 }
 
@@ -179,7 +179,7 @@ fn a_time_that_a_program_gave_is_sent() {
         a.push().await;
         pass(&world, 100);
         let (at, op) = put(&world, &b, "f", 1);
-        let Op::Put(entry) = op else { unreachable!("it is a put") };
+        let Op::Put(entry) = op else { unreachable!("the operation is a put") };
         let attrs = Attrs { mtime: Time { secs: 1_000_000, nanos: 7 }, ..entry.attrs.clone() };
         let ours = b.publish(vec![(at, Op::Put(Entry { attrs, ..entry }))]);
         assert!(b.pull().await);
@@ -191,7 +191,7 @@ fn a_time_that_a_program_gave_is_sent() {
         assert_eq!(stamp(&a, "f"), ours);
         // The same time set again is no change.
         let (at, op) = put(&world, &a, "f", 1);
-        let Op::Put(entry) = op else { unreachable!("it is a put") };
+        let Op::Put(entry) = op else { unreachable!("the operation is a put") };
         let mtime = Time { secs: 1_000_000, nanos: 7 };
         pass(&world, 100);
         let attrs = Attrs { mtime, ..entry.attrs.clone() };
@@ -252,7 +252,7 @@ fn p6_units_are_left_out_whole_or_not_at_all() {
         let ours = stamps(&b);
         b.push().await;
         assert!(a.pull().await);
-        assert_eq!((stamps(&a), ours[0]), (ours, ours[2]), "all of it, with one stamp");
+        assert_eq!((stamps(&a), ours[0]), (ours, ours[2]), "the whole unit with one stamp");
     });
 }
 

@@ -24,7 +24,7 @@ fn p5_in_order_with_a_store_in_trouble() {
             b.pull().await;
             let shown = shown(&b, 40);
             let whole: Vec<u64> = (0..shown.len() as u64).collect();
-            assert_eq!(shown, whole, "no file is there without all before it");
+            assert_eq!(shown, whole, "files become visible in order");
         }
         a.push().await;
         b.fail("");
@@ -51,7 +51,7 @@ fn p5_in_order_when_a_list_shows_a_later_commit_only() {
         let hidden = world.store.read(&log[1]).await.unwrap();
         world.store.remove(&log[1]).await;
         world.store.remove("head").await;
-        assert!(b.pull().await, "a commit that is really gone holds no node up");
+        assert!(b.pull().await, "a lost commit stops no node");
         assert_eq!(shown(&b, 4), [0, 2, 3]);
         world.store.overwrite(&log[1], hidden.to_vec()).await;
         assert!(b.pull().await);
@@ -140,7 +140,7 @@ fn a_commit_of_a_newer_format_is_left_out_and_costs_no_other() {
         assert!(b.entry("n0").is_some());
         let before = b.remote().requests().gets;
         assert!(b.pull().await);
-        assert_eq!(b.remote().requests().gets, before + 1, "the head, and not the commit again");
+        assert_eq!(b.remote().requests().gets, before + 1, "only the head is read");
     });
 }
 

@@ -8,7 +8,7 @@ use crate::namespace::{EntryKind as FileKind, Op, Profiles, ProfilesDraft};
 
 /// Profiles that know no client, as on a node with another configuration.
 fn no_profiles() -> Profiles {
-    ProfilesDraft::default().finish().expect("nothing is wrong with nothing")
+    ProfilesDraft::default().finish().expect("an empty draft is valid")
 }
 
 const STATS: &str = "ccache/4/stats";
@@ -17,7 +17,7 @@ const RESULT: &str = "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R";
 
 /// As ccache does with a new result: writes it under a temporary name, and renames it.
 fn rename(node: &Node, from: &str, to: &str) {
-    let entry = node.entry(from).expect("it is there");
+    let entry = node.entry(from).expect("the entry exists");
     node.publish(vec![(path(from), Op::Remove), (path(to), Op::Put(entry))]);
 }
 
@@ -39,7 +39,11 @@ fn what_belongs_to_a_node_stays_there() {
         rename(&a, TEMPORARY, RESULT);
         a.push().await;
         assert!(b.pull().await);
-        assert_eq!(b.read(RESULT).await, Some(content(1, 50_000)), "it is sent with its content");
+        assert_eq!(
+            b.read(RESULT).await,
+            Some(content(1, 50_000)),
+            "the result is sent with its content"
+        );
         assert!(b.entry(STATS).is_none() && b.entry(TEMPORARY).is_none());
         assert!(b.registers().iter().all(|(at, _)| *at != path(TEMPORARY) && *at != path(STATS)));
 
@@ -51,7 +55,7 @@ fn what_belongs_to_a_node_stays_there() {
         assert_eq!(a.read(TEMPORARY).await, Some(content(1, 50_000)));
         a.remove(TEMPORARY);
         assert!(a.entry(TEMPORARY).is_none());
-        assert!(a.registers().iter().all(|(at, _)| *at != path(TEMPORARY)), "without a trace");
+        assert!(a.registers().iter().all(|(at, _)| *at != path(TEMPORARY)), "no tombstone");
     });
 }
 
@@ -72,11 +76,15 @@ fn p4_local_durable_also_what_belongs_to_a_node() {
             let before = a.registers();
             let mut a = world.node_at(a.crash());
             assert_eq!(a.registers(), before, "saved: {saved}");
-            assert_eq!(a.engine.ledger().pending().records == 0, saved, "the journal let go of it");
+            assert_eq!(
+                a.engine.ledger().pending().records == 0,
+                saved,
+                "the journal keeps only unsaved records"
+            );
             let puts = a.remote().requests().puts;
             a.push().await;
             a.engine.ledger().save().unwrap();
-            assert!(saved || a.remote().requests().puts > puts, "what is shared is sent again");
+            assert!(saved || a.remote().requests().puts > puts, "shared entries are sent again");
             // It is the only copy, so it is not evicted to make room for fetched content.
             assert_eq!(a.read(STATS).await, Some(b"two calls".to_vec()));
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "saved: {saved}");
@@ -84,7 +92,11 @@ fn p4_local_durable_also_what_belongs_to_a_node() {
             assert_eq!(a.registers(), before, "saved: {saved}, once more");
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "saved: {saved}");
             a.write(STATS, b"");
-            assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "it may go");
+            assert_eq!(
+                a.engine.ledger().blobs().usage().unsaved_bytes,
+                0,
+                "the content may be evicted"
+            );
         }
     });
 }
@@ -105,7 +117,7 @@ fn what_belongs_to_a_node_is_in_no_checkpoint_and_survives_one() {
         b.write(STATS, b"of b");
         assert!(b.pull().await);
         assert_eq!(b.read("shared").await, Some(content(3, 100_000)));
-        assert_eq!(b.read(STATS).await, Some(b"of b".to_vec()), "it was not taken over");
+        assert_eq!(b.read(STATS).await, Some(b"of b".to_vec()), "the node keeps its own entry");
     });
 }
 
@@ -143,11 +155,11 @@ fn p13_bounded_what_belongs_to_a_node() {
         let error = a.engine.ledger().publish(put(TEMPORARY)).expect_err("too much");
         assert_eq!(error.kind(), Kind::NoSpace);
         assert!(error.chain().contains("stay on this node"), "{}", error.chain());
-        a.engine.ledger().publish(put("shared")).expect("that is sent, and limited elsewhere");
+        a.engine.ledger().publish(put("shared")).expect("shared content has another limit");
         // A rename takes no more room than before.
         entry.kind = FileKind::File { digest: Digest::of(b"y"), size: 3 << 29 };
         let put = |at: &str| (path(at), Op::Put(entry.clone()));
-        a.engine.ledger().publish(vec![put(TEMPORARY)]).expect("it is less than half");
+        a.engine.ledger().publish(vec![put(TEMPORARY)]).expect("less than half of the limit");
         let moved = vec![put("ccache/tmp/other"), (path(TEMPORARY), Op::Remove)];
         a.engine.ledger().publish(moved).expect("a rename");
         assert!(a.engine.ledger().publish(vec![put(TEMPORARY)]).is_err(), "one more is too much");

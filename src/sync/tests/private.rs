@@ -23,8 +23,8 @@ fn settle(node: &Node) {
 
 fn set_mode(node: &Node, at: &str, mode: u32) {
     let ledger = node.engine.ledger();
-    let of = ledger.read(|fold| fold.register(&path(at)).expect("it is there").stamp);
-    let attrs = Attrs { mode, ..node.entry(at).expect("it is there").attrs };
+    let of = ledger.read(|fold| fold.register(&path(at)).expect("the entry exists").stamp);
+    let attrs = Attrs { mode, ..node.entry(at).expect("the entry exists").attrs };
     ledger.publish(vec![(path(at), Op::Attrs { of, attrs })]).unwrap();
 }
 
@@ -214,7 +214,7 @@ fn what_was_evicted_is_forgotten() {
         p.write("g", b"of p");
         settle(&p);
         let digest = crate::digest::Digest::of(b"of p");
-        assert!(p.engine.ledger().blobs().usage().unsaved_bytes == 0, "it may be evicted");
+        assert!(p.engine.ledger().blobs().usage().unsaved_bytes == 0, "the content may be evicted");
         let blob = p.dir().join("blobs").join(digest.shard()).join(digest.to_string());
         std::fs::remove_file(blob).unwrap();
         let opened = p.engine.ledger().blobs().open_blob(&digest, 4).unwrap();
@@ -318,7 +318,7 @@ fn changes_while_the_index_is_filled_stay_private() {
         std::fs::remove_file(blob).unwrap();
         assert!(p.engine.ledger().blobs().open_blob(&digest, 4).unwrap().is_none());
         p.purge();
-        assert_eq!(p.read("f").await, Some(b"of a".to_vec()), "what others have");
+        assert_eq!(p.read("f").await, Some(b"of a".to_vec()), "the version of the other nodes");
         assert!(p.registers().iter().all(|(at, _)| *at != path("g")));
     });
 }
@@ -370,7 +370,7 @@ fn what_is_private_stays_so_through_a_mount_without_a_remote() {
             alone.write("over", b"alone");
             let before = size(&alone);
             alone.engine.ledger().save().unwrap();
-            assert!(size(&alone) < before / 10, "it is compacted");
+            assert!(size(&alone) < before / 10, "the state is compacted");
             let mut shared = world.node_at(alone.crash());
             assert_eq!(shared.read("left").await, Some(b"of p".to_vec()), "saved: {saved}");
             shared.push().await;

@@ -72,7 +72,7 @@ fn a_drain_waits_for_nothing_but_the_store() {
         a.engine.stop().await;
         drop(ledger);
         let mut a = world.node_at(a.crash());
-        assert_eq!(a.engine.ledger().pending().records, 1, "and the journal has it");
+        assert_eq!(a.engine.ledger().pending().records, 1, "the journal keeps it");
         a.push().await;
         assert!(b.pull().await && b.entry("late").is_some());
     });
@@ -140,7 +140,7 @@ fn a_commit_that_was_long_on_its_way_is_written_again_under_a_new_name() {
         a.fail("");
         let gets = a.remote().requests().gets;
         assert!(a.pull().await);
-        assert_eq!(a.remote().requests().gets, gets + 1, "both names are known as its own");
+        assert_eq!(a.remote().requests().gets, gets + 1, "both names are known as own");
     });
 }
 
@@ -171,7 +171,7 @@ fn a_record_is_bounded_and_goes_whole_or_not_at_all() {
         assert_eq!(ledger.publish(Vec::new()).unwrap(), []);
         let many = (0..=RECORD_CHANGES_MAX).map(|_| (path("x"), Op::Put(file_of(1)))).collect();
         assert_eq!(ledger.publish(many).unwrap_err().kind(), Kind::Invalid);
-        assert_eq!(ledger.pending().records, 1, "nothing of it");
+        assert_eq!(ledger.pending().records, 1, "no change is published");
     });
 }
 
@@ -260,7 +260,10 @@ fn a_change_that_becomes_late_while_its_commit_is_retried_gets_a_new_stamp() {
         assert!(stamp.ms > first.ms + (15 * day).as_millis() as u64, "{stamp:?} is late");
         for node in [&a, &b, &c] {
             assert!(node.read("p").await == Some(content(1, 500)));
-            assert!(node.read("q").await == Some(content(3, 500)), "it was changed meanwhile");
+            assert!(
+                node.read("q").await == Some(content(3, 500)),
+                "the file was changed meanwhile"
+            );
             assert_eq!(node.registers(), c.registers());
         }
         assert_eq!(a.engine.ledger().pending().records, 0);
@@ -338,7 +341,7 @@ fn a_commit_names_only_what_is_there_however_long_it_took() {
                 a.commit().await;
             }
             publisher.commit(second).await;
-            assert!(gone >= 4, "packs and blobs went: {gone}");
+            assert!(gone >= 4, "enough packs and blobs are lost: {gone}");
             let fresh = world.caught_up().await;
             for (n, size) in (0..).zip(sizes) {
                 for (name, seed) in [("reused", n), ("new", n + 10)] {
@@ -368,7 +371,7 @@ fn a_commit_names_the_place_of_every_content_that_it_puts() {
         let commit = world.commit(world.log().await.last().unwrap()).await;
         assert_eq!((commit.changes.len(), commit.blobs.len()), (260, 260));
         let packs = world.keys("packs/").await.len();
-        assert!(packs <= 261, "most were used again: {packs}");
+        assert!(packs <= 261, "most packs are reused: {packs}");
     });
 }
 
@@ -385,7 +388,7 @@ fn a_commit_relies_on_a_reused_upload_no_longer_than_its_first_commit() {
             world.clock.advance(Duration::from_mins(wait));
         }
         let packs = world.keys("packs/").await;
-        assert_eq!(packs.len(), 1, "the second is on its way with the first");
+        assert_eq!(packs.len(), 1, "the second uses the pack of the first");
         world.store.remove(&packs[0]).await;
         for uploaded in uploads {
             publisher.commit(uploaded).await;

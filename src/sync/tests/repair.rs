@@ -32,7 +32,7 @@ fn p9_self_healing_by_a_writer_on_another_node() {
             b.push().await;
             let said = world.log().await.len();
             b.push().await;
-            assert_eq!(world.log().await.len(), said, "it is said once");
+            assert_eq!(world.log().await.len(), said, "the loss is reported once");
             assert!(a.pull().await);
             a.push().await;
             assert!(b.pull().await);
@@ -68,12 +68,8 @@ fn p9_self_healing_by_a_writer_that_only_read_it_before() {
         assert!(c.pull().await);
         let said = world.log().await.len();
         c.push().await;
-        assert_eq!(
-            world.log().await.len(),
-            said,
-            "it is for the node that published it, or a writer"
-        );
-        assert!(c.entry("f").is_some(), "it has it");
+        assert_eq!(world.log().await.len(), said, "only the publisher or a writer repairs it");
+        assert!(c.entry("f").is_some(), "the node has the content");
         c.send("g", &content(1, 9_000)).await;
         assert!(b.pull().await);
         for name in ["f", "g"] {
@@ -101,7 +97,7 @@ fn p9_self_healing_ends_where_only_the_reader_is_ill() {
         }
         a.send("f", &content(1, 9_000)).await;
         let b = world.caught_up().await;
-        assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer heals it always");
+        assert!(b.read("f").await == Some(content(1, 9_000)), "the next writer always repairs it");
     });
 }
 

@@ -28,7 +28,7 @@ fn p13_bounded_puts_for_many_small_files() {
             assert!(b.read(&format!("d/{n}")).await == Some(content(n, 2000)));
         }
         let gets = b.remote().requests().gets - before;
-        assert!(gets <= 1, "{gets} gets: what was written together is read together");
+        assert!(gets <= 1, "{gets} gets: files written together are read together");
     });
 }
 
@@ -77,8 +77,8 @@ fn p13_bounded_what_is_temporary_costs_nothing() {
         a.remove("lock");
         a.push().await;
         let after = a.remote().requests();
-        assert_eq!(after, before, "no request at all");
-        assert_eq!(a.registers().len(), 1, "and no tombstone");
+        assert_eq!(after, before, "no request");
+        assert_eq!(a.registers().len(), 1, "no tombstone");
         assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0);
         a.engine.ledger().save().unwrap();
         let a = world.node_at(a.crash());
@@ -219,7 +219,7 @@ fn no_caller_waits_for_room_that_cannot_come() {
         room.note_pending(crate::sync::PENDING_RECORDS_MAX, 0);
         let why = room.wait(Demand::Begin).await.expect_err("refused").chain();
         assert!(why.contains("the store is down"), "{why}");
-        let slowed = room.slowed().expect("it was just now");
+        let slowed = room.slowed().expect("slowed just now");
         assert_eq!((slowed.writers, room.counts()), (0, (1, 1)));
         a.engine.stop().await;
     });

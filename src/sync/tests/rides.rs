@@ -51,7 +51,7 @@ fn a_hundred_hits_make_one_commit_a_minute() {
         let after = a.remote().requests();
         assert_eq!((after.puts, after.bytes_up), (before.puts, before.bytes_up), "no PUT at all");
         assert_eq!(a.engine.ledger().pending().records, 0);
-        assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "it is kept");
+        assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0, "the content is kept");
         assert_eq!(pulled(&b).await, Some(0));
         for _ in 0..2 {
             a.engine.ledger().send_touches().unwrap();
@@ -59,12 +59,12 @@ fn a_hundred_hits_make_one_commit_a_minute() {
             assert_eq!(
                 a.remote().requests().puts,
                 before.puts + COMMIT_PUTS,
-                "one commit, and then nothing"
+                "one commit and no more"
             );
         }
         assert_eq!(pulled(&b).await, Some(99));
         assert_eq!(a.entry(ATIME), b.entry(ATIME));
-        assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "nothing is held any more");
+        assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "no content is held");
         // The same holds for the next ones.
         hit(&a, 100);
         a.push().await;
@@ -103,7 +103,7 @@ fn a_hit_rides_with_the_next_commit() {
         );
         a.remove("ccache/stats");
         assert_eq!(a.registers(), b.registers());
-        assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "nothing is held any more");
+        assert_eq!(a.engine.ledger().blobs().usage().unsaved_bytes, 0, "no content is held");
     });
 }
 
@@ -134,7 +134,7 @@ fn p4_local_durable_of_rides_that_wait() {
             world.clock.advance(std::time::Duration::from_secs(5));
             checkpoint(&a).await;
             let fresh = world.node();
-            let known = pulled(&fresh).await.expect("some version");
+            let known = pulled(&fresh).await.expect("a version");
             assert!(known == 0 || known == 2, "{known}");
             a.engine.ledger().send_touches().unwrap();
             a.push().await;
@@ -156,7 +156,7 @@ fn p7_one_winner_of_hits_on_two_nodes() {
         hit(&b, 2);
         a.engine.ledger().send_touches().unwrap();
         a.push().await;
-        assert_eq!(pulled(&b).await, Some(2), "the later one stays");
+        assert_eq!(pulled(&b).await, Some(2), "the later version stays");
         b.engine.ledger().send_touches().unwrap();
         b.push().await;
         assert_eq!(pulled(&a).await, Some(2));
@@ -171,7 +171,7 @@ fn p7_one_winner_of_hits_on_two_nodes() {
         let before = b.remote().requests().puts;
         b.engine.ledger().send_touches().unwrap();
         b.push().await;
-        assert_eq!(b.remote().requests().puts, before, "there is nothing to say");
+        assert_eq!(b.remote().requests().puts, before, "nothing to publish");
         assert_eq!(b.engine.ledger().blobs().usage().unsaved_bytes, 0);
     });
 }

@@ -142,7 +142,7 @@ fn beside_a_change_unchanged_operations_are_published_too() {
         world.clock.advance(Duration::from_secs(1));
         a.publish(vec![(path("f"), Op::Remove), (g.clone(), same)]);
         let register = a.engine.ledger().read(|fold| fold.register(&g)).unwrap();
-        assert!(register.stamp == stood && register.changed_ms() > stood.ms, "its ctime moved");
+        assert!(register.stamp == stood && register.changed_ms() > stood.ms, "the ctime moves");
     });
 }
 
@@ -170,7 +170,7 @@ fn lost_bytes_come_back_when_they_are_written_again() {
         let (digest, _) = a.entry("f").unwrap().content().unwrap();
         let place = a.engine.ledger().location(&digest).unwrap();
         a.engine.ledger().mark_bad(&digest, &place);
-        assert!(a.write("f", b"bytes") > first, "the store gets them again");
+        assert!(a.write("f", b"bytes") > first, "the bytes are sent again");
         a.push().await;
         assert!(b.pull().await);
         assert_eq!(b.read("f").await, Some(b"bytes".to_vec()));

@@ -75,7 +75,7 @@ fn small_contents_move_and_their_commits_go() {
         // A node that had not read the log since the beginning.
         let puts = a.remote().requests().puts;
         keep_house(&mut a).await;
-        assert_eq!(a.remote().requests().puts, puts, "there is nothing left to move");
+        assert_eq!(a.remote().requests().puts, puts, "nothing is left to move");
         // The nodes remember no names of deleted commits.
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await);

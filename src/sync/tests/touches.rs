@@ -10,15 +10,15 @@ const RESULT: &str = "ccache/4/b/c8hd21nvu6rt8kdlj2v5m6e0ri0p7k4R";
 /// Sets the times of a path, and its mode, as `utimensat` and `chmod` do.
 fn set(node: &Node, at: &str, secs: i64, mode: u32) {
     let ledger = node.engine.ledger();
-    let of = ledger.read(|fold| fold.register(&path(at)).expect("it is there").stamp);
+    let of = ledger.read(|fold| fold.register(&path(at)).expect("the entry exists").stamp);
     let time = Time { secs, nanos: 0 };
-    let entry = node.entry(at).expect("it is there");
+    let entry = node.entry(at).expect("the entry exists");
     let attrs = Attrs { mtime: time, atime: time, mode, ..entry.attrs };
     ledger.publish(vec![(path(at), Op::Attrs { of, attrs })]).unwrap();
 }
 
 fn seconds(node: &Node, at: &str) -> i64 {
-    node.entry(at).expect("it is there").attrs.mtime.secs
+    node.entry(at).expect("the entry exists").attrs.mtime.secs
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_checkpoint_has_no_times_that_others_do_not_know() {
         assert!(a.pull().await);
         a.push().await;
         a.engine.ledger().send_touches().unwrap();
-        assert_eq!(a.engine.ledger().pending().records, 0, "what others said is not said again");
+        assert_eq!(a.engine.ledger().pending().records, 0, "touches of others are not sent again");
         checkpoint(&a).await;
         let fresh = assert_starts(&world, 0).await;
         assert_eq!(fresh.entry(RESULT), b.entry(RESULT));

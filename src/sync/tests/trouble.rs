@@ -76,7 +76,7 @@ fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
         node.fail("status=503 only=LIST");
         node.write("one", &content(1, 20_000));
         pass(600).await;
-        assert_eq!(uploaded(), 0, "it does not know what others have");
+        assert_eq!(uploaded(), 0, "the state of the others is unknown");
         let drain = node.engine.drain(Duration::from_mins(1), |_| ());
         let (report, ()) = futures::join!(drain, pass(100));
         assert!(report.complete && report.elapsed_ms < 5000, "{report:?}");
@@ -156,10 +156,10 @@ fn p13_bounded_requests_for_a_pack_that_is_throttled() {
         let names: Vec<String> = (0..60).map(|n| name(0, n % 6)).collect();
         let reads = names.iter().map(|name| b.read(name));
         let read = within(Duration::from_millis(5500), futures::future::join_all(reads)).await;
-        assert!(read.expect("no longer than the deadline").iter().all(Option::is_none));
+        assert!(read.expect("within the deadline").iter().all(Option::is_none));
         assert!(b.faults.met() < 20, "{} requests", b.faults.met());
         let read = within(Duration::from_secs(4), b.read(&name(0, 1))).await;
-        assert!(read.is_none(), "a later reader waits as long");
+        assert!(read.is_none(), "a later reader also waits");
     });
 }
 
@@ -203,7 +203,7 @@ fn p10_freshness_when_a_list_is_throttled_for_a_moment() {
             b.faults.set(FaultPlan::default());
         };
         let (fresh, ()) = futures::join!(b.engine.follower().wait_fresh(DEADLINE), heal);
-        assert!(fresh && b.entry("new").is_some(), "the lookup has waited");
+        assert!(fresh && b.entry("new").is_some(), "the lookup waits");
         b.engine.stop().await;
     });
 }
@@ -226,7 +226,7 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
                 trouble != "status=503" || (b.entry("f1").is_some() && b.entry("f3").is_none())
             );
             world.clock.advance(Duration::from_mins(1));
-            assert!(b.pull().await, "{trouble}: everything that can be read was folded");
+            assert!(b.pull().await, "{trouble}: all readable commits are applied");
             for n in [0, 1, 3, 4] {
                 assert!(b.read(&format!("f{n}")).await == Some(content(n, 3000)), "{trouble}");
             }
@@ -239,11 +239,14 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             let asked = b.faults.met() - met;
             assert!(asked < 10, "{trouble}: asked {asked} times in 50 s");
             assert!(!b.engine.ledger().may_lack() && b.engine.ledger().is_partial());
-            b.engine.checkpointer().unwrap().write().await.expect("checkpoints go on");
+            b.engine.checkpointer().unwrap().write().await.expect("checkpoints are written");
             b.faults.set(FaultPlan::default());
             world.clock.advance(Duration::from_mins(10));
             assert!(b.pull().await);
-            assert!(b.read("f2").await == Some(content(2, 3000)), "{trouble}: it comes late");
+            assert!(
+                b.read("f2").await == Some(content(2, 3000)),
+                "{trouble}: the file arrives late"
+            );
             assert!(!b.engine.ledger().is_partial(), "{trouble}");
             for key in world.keys("checkpoints/").await {
                 world.store.remove(&key).await;
@@ -268,7 +271,7 @@ fn p8_never_in_the_way_of_an_entry_that_needs_longer_than_the_deadline() {
         let c = world.caught_up().await;
         c.fail("hang=1");
         let read = within(DEADLINE + Duration::from_secs(1), c.read("large")).await;
-        assert!(read.expect("no longer than the deadline").is_none());
+        assert!(read.expect("within the deadline").is_none());
     });
 }
 
@@ -291,7 +294,7 @@ fn uploads_go_on_as_soon_as_the_store_is_back() {
         assert_ne!(a.remote().health(), Health::Up);
         a.faults.set(FaultPlan::default());
         // A program makes a request.
-        a.remote().background().list_log(None).await.expect("it is back");
+        a.remote().background().list_log(None).await.expect("the store is back");
         // An attempt that got no answer may still be in progress.
         let report = a.engine.drain(DEADLINE + Duration::from_secs(2), |_| ()).await;
         assert!(report.complete, "{report:?}");
@@ -330,11 +333,14 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
             a.write("refused", &content(2, size));
             a.write("after", b"comes later");
             let pushed = within(Duration::from_mins(5), Box::pin(a.push())).await;
-            assert!(pushed.is_some(), "{trouble}: what comes after it goes on");
+            assert!(pushed.is_some(), "{trouble}: later work goes on");
             assert!(b.pull().await);
             assert!(b.entry("after").is_some());
             assert!(b.entry("refused").is_none(), "a miss, and not the older version");
-            assert!(a.read("refused").await == Some(content(2, size)), "it is kept here");
+            assert!(
+                a.read("refused").await == Some(content(2, size)),
+                "the new version is kept here"
+            );
             let aside = a.engine.ledger().aside();
             assert_eq!((aside.contents, aside.bytes), (1, size as u64));
             assert!(aside.why.contains(&trouble[7..]), "{}", aside.why);
@@ -343,7 +349,7 @@ fn p5_in_order_past_what_the_store_refuses_for_good() {
             let mut a = world.node_at(a.crash());
             assert_eq!(a.engine.ledger().aside().contents, 1);
             let kept = a.engine.ledger().blobs().usage().unsaved_bytes;
-            assert!(kept > 0, "also where nothing is tried again: a node may be read-only now");
+            assert!(kept > 0, "the content stays without retries: a node may be read-only now");
             a.engine.ledger().retry_aside();
             assert!(a.engine.ledger().blobs().usage().unsaved_bytes > 0);
             a.push().await;
@@ -448,7 +454,7 @@ fn what_was_refused_by_mistake_is_stored_minutes_later() {
         let mut seconds = 0;
         while a.engine.ledger().aside().contents == 0 {
             seconds += 1;
-            assert!(seconds < 120, "it is set aside");
+            assert!(seconds < 120, "the content is not set aside");
             sleep(Duration::from_secs(1)).await;
         }
         a.fail("");
@@ -473,7 +479,7 @@ fn what_is_set_aside_is_kept_for_a_path_of_this_node_alone() {
         b.send("other", &bytes).await;
         assert!(a.pull().await);
         a.engine.ledger().retry_aside();
-        assert_eq!(a.engine.ledger().aside().contents, 0, "the store has it");
+        assert_eq!(a.engine.ledger().aside().contents, 0, "the store has the content");
         assert!(a.engine.ledger().blobs().usage().unsaved_bytes >= bytes.len() as u64);
     });
 }

@@ -68,7 +68,7 @@ impl SyscallProcess {
         let text = String::from_utf8_lossy(&answer.bytes).into_owned();
         let words: Vec<u64> = text.split(' ').map(|word| word.parse().must(&text)).collect();
         let [reads, torn, stale, missing, failed, errno] = words[..] else {
-            panic!("a reader said {text:?}");
+            panic!("not a reader's report: {text:?}");
         };
         Seen { reads, torn, stale, missing, failed, errno }
     }

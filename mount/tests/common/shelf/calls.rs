@@ -39,7 +39,7 @@ impl Vfs for Shelf {
     fn forget(&self, ino: Ino, count: u64) {
         let mut state = self.lock();
         if let Ok(node) = state.node(ino.0) {
-            node.lookups = node.lookups.checked_sub(count).expect("more forgotten than looked up");
+            node.lookups = node.lookups.checked_sub(count).expect("no more forgets than lookups");
         }
         state.reap(ino.0);
     }

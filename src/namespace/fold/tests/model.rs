@@ -120,7 +120,7 @@ impl Model {
     fn children(&self, dir: &TreePath) -> Vec<Child> {
         let mut found: BTreeMap<Box<[u8]>, Option<Register>> = BTreeMap::new();
         for (path, register) in self.below(dir).filter(|(_, register)| register.entry.is_some()) {
-            let rest = path.below(dir).expect("it lies below");
+            let rest = path.below(dir).expect("a path below the directory");
             let name = rest.split(|byte| *byte == 0).next().expect("a name");
             let own = found.entry(name.into()).or_default();
             if name.len() == rest.len() {

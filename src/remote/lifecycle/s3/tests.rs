@@ -91,12 +91,12 @@ fn foreign_rules_stay_byte_for_byte() {
         let after = read(&applied);
         assert_eq!(after.lacks(&rule, Versioning::None), [""; 0]);
         assert_eq!(after.foreign_canonical(&rule), canonical);
-        assert_eq!(after.with(&rule, Versioning::None), applied, "twice is once");
+        assert_eq!(after.with(&rule, Versioning::None), applied, "a second time changes nothing");
         let shorter = BucketRule::new("team", Some(DAY));
         let changed = after.with(&shorter, Versioning::None);
-        assert_eq!(changed.len(), applied.len() - 5, "only 30 became 1");
+        assert_eq!(changed.len(), applied.len() - 5, "only 30 changed to 1");
         assert_eq!(read(&changed).with(&rule, Versioning::None), applied);
-        assert_eq!(after.without(&rule), Some(text), "what was before is again");
+        assert_eq!(after.without(&rule), Some(text), "the document of before is restored");
     }
 }
 
@@ -167,11 +167,11 @@ fn what_a_store_drops_is_noticed() {
     let part = "<AbortIncompleteMultipartUpload><DaysAfterInitiation>3</DaysAfterInitiation>\
         </AbortIncompleteMultipartUpload>";
     assert!(!read(&good).drops_aborts(&rule) && !read(&good).reaches_too_far(&rule));
-    assert!(!read("").drops_aborts(&rule), "there is nothing of ours yet");
+    assert!(!read("").drops_aborts(&rule), "no rule of ours");
     let dropped = read(&good.replace(part, "<Transition/>"));
     assert!(dropped.drops_aborts(&rule));
-    assert_eq!(dropped.lacks(&rule, Versioning::None), [""; 0], "it cannot be had there");
-    assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "one was changed");
+    assert_eq!(dropped.lacks(&rule, Versioning::None), [""; 0], "the store cannot have it");
+    assert!(!read(&good.replacen(part, "", 1)).drops_aborts(&rule), "one rule has changed");
     assert_eq!(read(&good.replacen(part, "", 1)).lacks(&rule, Versioning::None).len(), 1);
     for wide in ["<Filter/>", "", "<Prefix/>", "<Filter><Prefix>team/</Prefix></Filter>"] {
         let narrow = "<Filter><Prefix>team/blobs/</Prefix></Filter>";
@@ -179,7 +179,7 @@ fn what_a_store_drops_is_noticed() {
     }
     let never = BucketRule::new("team", None);
     let tidy = read("").with(&never, Versioning::None).replace(part, "");
-    assert!(!read(&tidy).drops_aborts(&never), "then it is all that there is");
+    assert!(!read(&tidy).drops_aborts(&never), "the rule contains nothing else");
 }
 
 #[test]

@@ -281,7 +281,7 @@ impl Queue {
             if next.held(now, hold_max).is_some() || (records > 0 && with.is_over()) {
                 break;
             }
-            let next = self.waiting.pop_front().expect("it was looked at");
+            let next = self.waiting.pop_front().expect("the front was just checked");
             self.weight = self.weight.minus(next.weight);
             (sum, upto, records) = (with, Some(next.seq), records + 1);
             changes.extend(next.changes);
