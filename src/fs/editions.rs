@@ -154,6 +154,8 @@ pub(super) struct Editions {
     of: HashMap<(Who, UnitName), EditionId>,
     /// The editions of each unit.
     units: HashMap<UnitName, Vec<EditionId>>,
+    /// The directories of these units, with the number of units in each.
+    unit_dirs: HashMap<TreePath, usize>,
     /// The edition that each directory of a draft belongs to.
     dirs: HashMap<Ino, EditionId>,
     /// Units that could not get a draft and for which a warning was logged.
@@ -168,6 +170,7 @@ impl Default for Editions {
             all: HashMap::new(),
             of: HashMap::new(),
             units: HashMap::new(),
+            unit_dirs: HashMap::new(),
             dirs: HashMap::new(),
             troubled: HashSet::new(),
             shares: Shares::new(EDITIONS_LISTED_MAX),
@@ -226,6 +229,18 @@ impl Editions {
         self.units.get(unit).into_iter().flatten().filter_map(|id| self.all.get(id))
     }
 
+    /// Reports whether a path may lead into an edition: a cheap first check, which most paths do
+    /// not pass.
+    pub(super) fn is_near(&self, path: &TreePath) -> bool {
+        if self.unit_dirs.is_empty() {
+            return false;
+        }
+        let bytes = path.as_bytes();
+        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
+        let mut above = ends.chain([0]).map(|end| &bytes[..end]);
+        above.any(|dir| self.unit_dirs.contains_key(dir))
+    }
+
     /// Returns the edition whose draft contains this directory.
     pub(super) fn of_dir(&self, dir: Ino) -> Option<EditionId> {
         self.dirs.get(&dir).copied()
@@ -263,7 +278,11 @@ impl Editions {
         }
         self.next += 1;
         let id = EditionId(self.next);
-        self.units.entry(edition.unit.clone()).or_default().push(id);
+        let ids = self.units.entry(edition.unit.clone()).or_default();
+        if ids.is_empty() {
+            *self.unit_dirs.entry(edition.unit.dir()).or_default() += 1;
+        }
+        ids.push(id);
         self.of.insert((who, edition.unit.clone()), id);
         self.all.insert(id, edition);
         Some(id)
@@ -307,6 +326,13 @@ impl Editions {
             ids.retain(|other| *other != id);
             if ids.is_empty() {
                 self.units.remove(&edition.unit);
+                let dir = edition.unit.dir();
+                if let Some(count) = self.unit_dirs.get_mut(&dir) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.unit_dirs.remove(&dir);
+                    }
+                }
             }
         }
     }
@@ -344,6 +370,35 @@ mod tests {
             stamp: crate::stamp::Stamp::default(),
         };
         Version { members: vec![member; members], ..Version::default() }
+    }
+
+    #[test]
+    fn only_paths_below_the_directory_of_a_unit_are_near() {
+        let path = crate::name::path;
+        let profiles = crate::namespace::Profiles::default();
+        let unit = |text: &str| {
+            let path = path(text);
+            UnitName::of(&version::part_of(&profiles, &path).expect("a member").key)
+        };
+        let caller = Caller { uid: 1, gid: 1, tid: 1 };
+        let edition =
+            |unit| Edition::new(unit, Writers::One, version(0).into(), caller, Duration::ZERO);
+        let mut all = Editions::default();
+        let near = |all: &Editions| {
+            ["numba/m_0/x", "numba/m_0/d/x", "numba/m_1/x", "numba/m_0", "numba/m_00/x", "x"]
+                .map(|text| all.is_near(&path(text)))
+        };
+        assert_eq!(near(&all), [false; 6]);
+        let one = all.add(Who::Process(1), edition(unit("numba/m_0/m.f-1.py311.nbi"))).unwrap();
+        let other = all.add(Who::Process(2), edition(unit("numba/m_0/m.f-1.py311.nbi"))).unwrap();
+        let beside = all.add(Who::Process(1), edition(unit("numba/m_0/m.g-9.py311.nbi"))).unwrap();
+        assert_eq!(near(&all), [true, true, false, false, false, false]);
+        for id in [one, beside, other] {
+            assert!(all.is_near(&path("numba/m_0/x")));
+            all.take_away(id);
+            assert!(all.remove(id).is_some());
+        }
+        assert_eq!(near(&all), [false; 6]);
     }
 
     #[test]

@@ -119,7 +119,7 @@ impl Filesystem {
             return None;
         }
         let state = self.0.state.lock();
-        let special = !state.editions.is_empty() || Self::is_callers(&state, caller, spot);
+        let special = Self::is_near_edition(&state, spot) || Self::is_callers(&state, caller, spot);
         (!special).then(|| self.look_up_now(state, caller, spot, None))
     }
 

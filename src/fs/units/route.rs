@@ -67,10 +67,14 @@ impl Filesystem {
         spot: DirEntryKey,
         purpose: Purpose,
     ) -> Reply<DirEntryKey> {
-        if purpose != Purpose::Make && self.0.state.lock().editions.is_empty() {
-            return Ok(spot);
-        }
-        let Some(path) = self.0.state.lock().names.path_of(&spot) else { return Ok(spot) };
+        let path = {
+            let state = self.0.state.lock();
+            if purpose != Purpose::Make && !Self::is_near_edition(&state, &spot) {
+                return Ok(spot);
+            }
+            let Some(path) = state.names.path_of(&spot) else { return Ok(spot) };
+            path
+        };
         let Some(part) = part_of(&self.0.rules.profiles, &path) else { return Ok(spot) };
         let unit = UnitName::of(&part.key);
         if purpose != Purpose::Make && !self.0.state.lock().editions.has(&unit) {
@@ -399,7 +403,7 @@ impl Filesystem {
         spot: DirEntryKey,
         path: &TreePath,
     ) -> DirEntryKey {
-        if state.editions.is_empty() {
+        if !state.editions.is_near(path) {
             return spot;
         }
         let Some(part) = part_of(&self.0.rules.profiles, path) else { return spot };
@@ -411,10 +415,19 @@ impl Filesystem {
         }
     }
 
+    /// Reports whether a name may lead into an edition, or is in a draft.
+    pub(in crate::fs) fn is_near_edition(state: &State, spot: &DirEntryKey) -> bool {
+        if state.editions.is_empty() {
+            return false;
+        }
+        let is_near = |path| state.editions.is_near(&path);
+        state.editions.of_dir(spot.0).is_some() || state.names.path_of(spot).is_some_and(is_near)
+    }
+
     /// Reports whether a name may lead another process elsewhere, because it belongs to a unit or
     /// to a draft.
     pub(in crate::fs) fn is_divided(&self, state: &State, spot: &DirEntryKey) -> bool {
-        if state.editions.is_empty() {
+        if !Self::is_near_edition(state, spot) {
             return false;
         }
         if state.editions.of_dir(spot.0).is_some() {
