@@ -96,7 +96,7 @@ impl Filesystem {
                 if seen.is_none_or(|seen| seen.size <= INLINE_BYTES_MAX)
                     && self.has_room_for(bytes_of(seen)) =>
             {
-                let done = self.publish(id, Some((&caller, who)), held, seen);
+                let done = self.publish(id, Some((&caller, who)), held);
                 self.note_close(began);
                 done.into()
             }
@@ -105,8 +105,7 @@ impl Filesystem {
                 Answer::later(async move {
                     this.wait_to_publish(id, bytes_of(seen)).await?;
                     let closing = this.clone();
-                    // It may have looked different before the wait.
-                    let publish = move || closing.publish(id, Some((&caller, who)), held, None);
+                    let publish = move || closing.publish(id, Some((&caller, who)), held);
                     let done = crate::task::blocking(publish).await;
                     this.note_close(began);
                     done
@@ -243,15 +242,13 @@ impl Filesystem {
     }
 
     /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `closer` is
-    /// the caller and its process, if a program waits for it. `seen` is how the file looked a
-    /// moment ago, if it was examined. Does nothing if the file was opened for
-    /// writing meanwhile, because that open will have the last close.
+    /// the caller and its process, if a program waits for it. Does nothing if the file was opened
+    /// for writing meanwhile, because that open will have the last close.
     pub(super) fn publish(
         &self,
         id: LiveId,
         closer: Option<(&Caller, Who)>,
         held: bool,
-        seen: Option<Mark>,
     ) -> Reply<()> {
         let Some(lock) = self.0.state.lock().lives.get(id).map(|live| live.settling.lock()) else {
             return Ok(());
@@ -260,7 +257,8 @@ impl Filesystem {
         let (source, synced, seen) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
-            let now = seen.map_or_else(|| Mark::of(live.file()), Ok)?;
+            // Another close may have published since the file was examined, while this one waited.
+            let now = Mark::of(live.file())?;
             let idle = live.writers.has_open() || live.is_dropped() || live.place().is_none();
             if idle || !live.is_pending(Some(now)) {
                 live.settled();

@@ -111,7 +111,7 @@ impl Filesystem {
     /// Ends a live file whose last writing handle is released.
     fn finish(&self, last: &Last) -> Reply<()> {
         let id = last.id;
-        let done = if last.late { self.publish(id, None, false, None) } else { Ok(()) };
+        let done = if last.late { self.publish(id, None, false) } else { Ok(()) };
         if last.torn {
             let name = self.lose(&mut self.0.state.lock(), id);
             self.doubt(name);

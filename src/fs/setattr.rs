@@ -270,7 +270,7 @@ impl Filesystem {
                 live.writers.leave();
                 id
             };
-            let done = this.publish(id, Some((&wish.caller, wish.who)), false, None);
+            let done = this.publish(id, Some((&wish.caller, wish.who)), false);
             this.finish_here(id);
             done.map(|()| true)
         })

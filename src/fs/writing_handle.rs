@@ -85,8 +85,9 @@ impl WritingHandle {
         let was_closed = self.is_closed();
         self.closed = match (self.closed, opener, dying) {
             // No other process has closed what the killed one wrote since.
-            (ClosedBy::Opener | ClosedBy::Torn, false, true) => ClosedBy::Torn,
-            (ClosedBy::Torn, true, true) => ClosedBy::Torn,
+            (ClosedBy::Opener | ClosedBy::Torn, false, true) | (ClosedBy::Torn, true, true) => {
+                ClosedBy::Torn
+            }
             (closed @ (ClosedBy::Nobody | ClosedBy::Others), false, true) => closed,
             (ClosedBy::Nobody | ClosedBy::Others, false, false) => ClosedBy::Others,
             _ => ClosedBy::Opener,
