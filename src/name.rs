@@ -51,6 +51,12 @@ pub fn check_name(name: &[u8]) -> Result<(), PathError> {
     Ok(())
 }
 
+/// Yields the stored bytes of the directories above a path, from the top, without the root.
+pub fn directories_above(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = path.iter().enumerate().filter(|(_, byte)| **byte == 0);
+    ends.map(|(at, _)| &path[..at])
+}
+
 impl TreePath {
     /// Returns the root of the mount.
     pub fn root() -> Self {

@@ -13,7 +13,7 @@ use hearthfs_mount::{Caller, Ino, Watched};
 use self::version::{UnitName, Version};
 use super::shares::Shares;
 use super::who::Who;
-use crate::name::TreePath;
+use crate::name::{TreePath, directories_above};
 use crate::namespace::{EDITION_COUNTS_FOR, EDITIONS_LISTED_MAX, Writers};
 
 /// The most processes that write one draft. A further process writes ordinary files.
@@ -235,9 +235,7 @@ impl Editions {
         if self.unit_dirs.is_empty() {
             return false;
         }
-        let bytes = path.as_bytes();
-        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
-        let mut above = ends.chain([0]).map(|end| &bytes[..end]);
+        let mut above = directories_above(path.as_bytes()).chain([&b""[..]]);
         above.any(|dir| self.unit_dirs.contains_key(dir))
     }
 

@@ -242,8 +242,8 @@ impl Filesystem {
     }
 
     /// Publishes a live file: digest, journal, namespace. Blocks; idempotent. `closer` is
-    /// the caller and its process, if a program waits for it. Does nothing if the file was opened
-    /// for writing meanwhile, because that open will have the last close.
+    /// the caller that waits for it, and its process. Does nothing if the file was opened for
+    /// writing meanwhile, because that open will have the last close.
     pub(super) fn publish(
         &self,
         id: LiveId,
@@ -254,7 +254,7 @@ impl Filesystem {
             return Ok(());
         };
         let publishing = lock.lock();
-        let (source, synced, seen) = {
+        let (source, synced, mark) = {
             let mut state = self.0.state.lock();
             let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
             // Another close may have published since the file was examined, while this one waited.
@@ -268,8 +268,8 @@ impl Filesystem {
             (Arc::clone(&live.source), live.synced, now)
         };
         // Checked before all of it is read: a sparse file may have any size.
-        let done = if seen.size == 0 || self.0.rooms.ledger.room().admits(seen.size) {
-            self.digest_and_announce(id, closer, held, seen, &source, synced)
+        let done = if mark.size == 0 || self.0.rooms.ledger.room().admits(mark.size) {
+            self.digest_and_announce(id, closer, held, mark, &source, synced)
         } else {
             let op = "no room for a closed file below the limit of the cache";
             Err(Error::new(Kind::NoSpace, op))
@@ -297,12 +297,12 @@ impl Filesystem {
         id: LiveId,
         closer: Option<(&Caller, Who)>,
         held: bool,
-        seen: Mark,
+        mark: Mark,
         source: &Source,
         synced: bool,
     ) -> Result<(), Error> {
         let file = source.backing.file();
-        let digested = digest_of(file, seen, &self.0.spare)
+        let digested = digest_of(file, mark, &self.0.spare)
             .map_err(|e| Error::io("digest a closed file", e))?;
         if let Some(live) = self.0.state.lock().lives.get(id) {
             live.note_disk_bytes(digested.disk_bytes);

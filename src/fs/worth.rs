@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use super::who::Who;
 use crate::metrics::{ClientFigures, Figures};
+use crate::name::directories_above;
 use crate::namespace::Profiles;
 
 /// How many failed lookups are remembered.
@@ -152,11 +153,10 @@ impl Worth {
     pub(super) fn took(&self, who: Who, key: &[u8], now: Duration) -> u32 {
         let Who::Process(process) = who else { return 0 };
         let mut asked = self.asked.lock();
-        let ends = key.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
-        let ends = ends.chain([key.len()]);
         // The kernel looks a name up once more just before the name is made. All lookups that led to
         // this entry are forgotten, and the earliest one counts.
-        let found = ends.filter_map(|end| asked.pop(&(process, Box::from(&key[..end]))));
+        let all = directories_above(key).chain([key]);
+        let found = all.filter_map(|looked_up| asked.pop(&(process, Box::from(looked_up))));
         let Some(asked) = found.min() else { return 0 };
         let took = now.saturating_sub(asked);
         if took > TOOK_MAX { 0 } else { took.as_millis() as u32 }

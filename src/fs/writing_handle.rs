@@ -1,4 +1,5 @@
-//! The writing side of an open file: what it writes, on which way, and who has closed it.
+//! The writing side of an open file: what it writes, how the writes arrive, and which processes have
+//! closed it.
 //!
 //! Owns what is known about the writes and closes of one handle. Must never decide what follows
 //! from them.
@@ -17,13 +18,13 @@ pub(super) enum WriteWay {
     Aside,
 }
 
-/// Who has closed a handle. Its opener is one process; descriptors that were inherited or
+/// Which processes have closed a handle. Its opener is one process; descriptors that were inherited or
 /// duplicated belong to others, and may be open after the opener has closed it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ClosedBy {
-    /// Nobody; a killed program that had inherited it does not count.
+    /// None; a killed program that had inherited it does not count.
     Nobody,
-    /// Programs that had inherited it. The opener has it open.
+    /// Programs that had inherited it. The opener still has it open.
     Others,
     /// The opener, even if it was being killed.
     Opener,

@@ -61,7 +61,7 @@ impl Baseline {
         self.same_as.as_ref()
     }
 
-    /// Returns the same at the end of the file.
+    /// Takes that version, when the live file ends.
     pub(in crate::fs) fn take_same_as(&mut self) -> Option<Published> {
         self.same_as.take()
     }

@@ -26,7 +26,7 @@ pub(in crate::fs) struct Lineage {
 }
 
 impl Lineage {
-    /// Makes that of a file that begins from a put with this content, or from nothing.
+    /// Makes the lineage of a live file that begins from a put with this content, or from nothing.
     pub(in crate::fs) fn new(begun: Moment, put: Option<Stamp>, left: Option<EntryKind>) -> Self {
         Self { begun, follows: put, replaces: put, renamed: false, left }
     }
@@ -40,7 +40,7 @@ impl Lineage {
         self.follows
     }
 
-    /// Returns the put that it may replace, whoever may write to that version.
+    /// Returns the put that it may replace without a check of rights.
     pub(in crate::fs) fn replaces(&self) -> Option<Stamp> {
         self.replaces
     }

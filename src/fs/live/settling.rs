@@ -28,7 +28,7 @@ impl Settling {
         self.is_on = true;
     }
 
-    /// Ends it. The end of the file follows, and wakes those that wait.
+    /// Ends it without waking those that wait. The end of the live file follows and wakes them.
     pub(in crate::fs) fn end_quietly(&mut self) {
         self.is_on = false;
     }

@@ -7,7 +7,7 @@ use hearthfs_mount::Caller;
 use super::Mark;
 use crate::fs::who::Who;
 
-/// Who writes a live file. An open handle is also counted as a handle.
+/// The writers of a live file. An open handle is also counted as a handle.
 #[derive(Debug)]
 pub(in crate::fs) struct LiveWriters {
     /// Processes that opened it for writing, and so see its bytes.
@@ -25,7 +25,7 @@ pub(in crate::fs) struct LiveWriters {
 }
 
 impl LiveWriters {
-    /// Makes those of a file that this process is about to open.
+    /// Makes the writers of a live file that this process is about to open.
     pub(super) fn new(who: Who, caller: Caller) -> Self {
         Self {
             members: HashSet::from([who]),

@@ -5,7 +5,7 @@
 
 use super::Fold;
 use super::packed::PackedRecord;
-use crate::name::TreePath;
+use crate::name::{TreePath, directories_above};
 
 impl Fold {
     /// Reports whether every known ancestor of `path` is a directory.
@@ -14,10 +14,8 @@ impl Fold {
     }
 
     fn has_only_directories_above(&self, path: &TreePath) -> bool {
-        let bytes = path.as_bytes();
-        let ends = bytes.iter().enumerate().filter(|(_, byte)| **byte == 0).map(|(at, _)| at);
-        let mut above = ends.chain((!path.is_root()).then_some(0)).map(|end| &bytes[..end]);
-        above.all(|dir| {
+        let root = (!path.is_root()).then_some(&b""[..]);
+        directories_above(path.as_bytes()).chain(root).all(|dir| {
             let record = self.registers.get(dir);
             record.is_none_or(|record| !record.is_live() || record.is_directory())
         })

@@ -265,7 +265,8 @@ impl Kernel<'_> {
         })
     }
 
-    /// Lists a directory a few names at a time.
+    /// Lists a directory a few names at a time. Asserts that a listing without attributes shows the
+    /// same names with the same numbers and types.
     pub(in crate::daemon::tests) fn list(
         &mut self,
         who: &Caller,
@@ -277,7 +278,13 @@ impl Kernel<'_> {
             }
             kernel.permit(who, ino, R)?;
             let handle = kernel.answer(|vfs| vfs.opendir(who, ino))?;
+            let mut plain = Vec::new();
+            kernel.rooms().fs.readdir(ino, handle, 2, false, &mut |entry| {
+                plain.push((entry.name.to_str().unwrap().to_owned(), entry.ino, entry.file_type));
+                false
+            })?;
             let (mut names, mut at) = (Vec::new(), 0);
+            let mut full = Vec::new();
             loop {
                 let (mut room, before) = (3, at);
                 let mut told = Vec::new();
@@ -297,12 +304,14 @@ impl Kernel<'_> {
                     kernel.memory.learn(found.attr, found.attr_ttl, 1);
                     let ino_of = Some(found.attr.ino);
                     kernel.memory.set_name((ino, &name), ino_of, found.entry_ttl, epoch);
+                    full.push((name.clone(), found.attr.ino, found.attr.file_type));
                     names.push(name);
                 }
                 if at == before {
                     break;
                 }
             }
+            assert_eq!(plain, full, "the listing of {path:?} without attributes");
             kernel.rooms().fs.releasedir(ino, handle);
             Ok(names)
         })
