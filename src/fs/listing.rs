@@ -11,10 +11,10 @@ use hearthfs_mount::{Answer, Caller, DirEntry, DirSink, Errno, FileType, Handle,
 
 use super::filesystem::Filesystem;
 use super::handles::{Listed, OpenDir, type_of};
-use super::inode::{DirEntryKey, Inode, InodeKind, number_of};
+use super::inode::{DirEntryKey, Inode, InodeKind};
 use super::live::Live;
 use super::rights::MAY_LIST;
-use super::state::State;
+use super::state::{State, known_entry_inode, new_entry_number};
 use super::who::Who;
 use crate::name::TreePath;
 use crate::namespace::EDITIONS;
@@ -153,10 +153,11 @@ impl Filesystem {
     }
 
     /// Returns what a listing without attributes shows of a name: the number and the type of the
-    /// inode that a lookup would find.
+    /// inode that a lookup would find. As long as the kernel does not know a file with hard links,
+    /// each of its names has another number.
     fn number_and_type(
         &self,
-        state: &State,
+        state: &mut State,
         spot: &DirEntryKey,
         path: &TreePath,
         who: Who,
@@ -165,8 +166,8 @@ impl Filesystem {
         let own = state.own_live(spot, seen.as_ref(), who);
         match (own, seen) {
             (None, Some(seen)) => {
-                let number = || number_of(path, seen.version());
-                let ino = state.names.bound(spot).unwrap_or_else(number);
+                let known = known_entry_inode(state, spot, &seen);
+                let ino = known.unwrap_or_else(|| new_entry_number(state, path, &seen));
                 Some((ino, type_of(&seen.entry.kind)))
             }
             (own, _) => {

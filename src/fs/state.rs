@@ -455,22 +455,14 @@ pub(super) fn entry_inode(
     path: &TreePath,
     seen: Seen,
 ) -> Ino {
-    if let Some(ino) = state.names.bound(spot) {
-        if still_holds(state, ino, &seen) {
-            return ino;
+    if let Some(ino) = known_entry_inode(state, spot, &seen) {
+        if state.names.bound(spot) != Some(ino) {
+            state.names.bind(spot, ino);
         }
-        state.names.unbind(spot);
-    }
-    if let Some(ino) = seen.entry.link.and_then(|group| state.names.group(group))
-        && still_holds(state, ino, &seen)
-    {
-        state.names.bind(spot, ino);
         return ino;
     }
-    let mut ino = number_of(path, seen.version());
-    while state.names.inode(ino).is_some() {
-        ino = Ino((ino.0 + 1).max(2));
-    }
+    state.names.unbind(spot);
+    let ino = new_entry_number(state, path, &seen);
     let link = seen.entry.link;
     let node = if seen.entry.is_directory() {
         InodeKind::Directory
@@ -479,6 +471,23 @@ pub(super) fn entry_inode(
     };
     state.names.add_bound(spot, ino, node);
     state.names.set_group(link, ino);
+    ino
+}
+
+/// Returns the inode that the kernel has for a published entry: that of the name, or of another
+/// name of the same file.
+pub(super) fn known_entry_inode(state: &mut State, spot: &DirEntryKey, seen: &Seen) -> Option<Ino> {
+    let linked = seen.entry.link.and_then(|group| state.names.group(group));
+    let known = state.names.bound(spot).into_iter().chain(linked);
+    known.into_iter().find(|ino| still_holds(state, *ino, seen))
+}
+
+/// Returns the number of the inode that a published entry gets if the kernel has none for it.
+pub(super) fn new_entry_number(state: &State, path: &TreePath, seen: &Seen) -> Ino {
+    let mut ino = number_of(path, seen.version());
+    while state.names.inode(ino).is_some() {
+        ino = Ino((ino.0 + 1).max(2));
+    }
     ino
 }
 

@@ -278,11 +278,6 @@ impl Kernel<'_> {
             }
             kernel.permit(who, ino, R)?;
             let handle = kernel.answer(|vfs| vfs.opendir(who, ino))?;
-            let mut plain = Vec::new();
-            kernel.rooms().fs.readdir(ino, handle, 2, false, &mut |entry| {
-                plain.push((entry.name.to_str().unwrap().to_owned(), entry.ino, entry.file_type));
-                false
-            })?;
             let (mut names, mut at) = (Vec::new(), 0);
             let mut full = Vec::new();
             loop {
@@ -311,6 +306,11 @@ impl Kernel<'_> {
                     break;
                 }
             }
+            let mut plain = Vec::new();
+            kernel.rooms().fs.readdir(ino, handle, 2, false, &mut |entry| {
+                plain.push((entry.name.to_str().unwrap().to_owned(), entry.ino, entry.file_type));
+                false
+            })?;
             assert_eq!(plain, full, "the listing of {path:?} without attributes");
             kernel.rooms().fs.releasedir(ino, handle);
             Ok(names)
