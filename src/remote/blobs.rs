@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
+use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use futures::StreamExt as _;
@@ -37,6 +38,8 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const CLOCK_NOISE_MS: u64 = 2000;
 /// Pieces of a download that wait to be written.
 const CHUNKS_QUEUED_MAX: usize = 4;
+/// Zeros to compare with. The decompressor writes pieces of at most this size.
+static ZEROS: [u8; 128 * 1024] = [0; 128 * 1024];
 
 /// What the reader of a file hands to the upload.
 #[derive(Debug)]
@@ -178,7 +181,8 @@ impl Remote {
         }
     }
 
-    /// Downloads a blob of `size` raw bytes into `file`, from its start on. Writes no more than `size` bytes.
+    /// Downloads a blob of `size` raw bytes into `file`, which must be empty. Writes no more than
+    /// `size` bytes, and leaves holes for zeros. Dropping the future ends the download.
     ///
     /// # Errors
     ///
@@ -200,8 +204,19 @@ impl Remote {
                     let text = format!("{} bytes for a blob of {size}", got.meta.size);
                     return Err(Trouble::corrupt(text).into());
                 }
-                let sink = Sink { file, hasher: Hasher::new(), written: 0, size };
-                receive(got.payload, got.meta.size, sink, digest, &requester.meter, &progress).await
+                let waited_for = Arc::new(());
+                let sink = Sink {
+                    file,
+                    hasher: Hasher::new(),
+                    written: 0,
+                    size,
+                    progress,
+                    waited_for: Arc::downgrade(&waited_for),
+                };
+                let received =
+                    receive(got.payload, got.meta.size, sink, digest, &requester.meter).await;
+                drop(waited_for);
+                received
             })
             .await
     }
@@ -214,17 +229,12 @@ async fn receive(
     mut sink: Sink,
     digest: Digest,
     meter: &Meter,
-    progress: &Progress,
 ) -> std::result::Result<(), CallFailure> {
     let mut stream = match body {
         GetResultPayload::File(mut from, _) => {
             meter.down(size);
-            let progress = progress.clone();
             return task::blocking(move || {
-                decompress(&mut sink, |chunk| {
-                    progress.note();
-                    from.read(chunk)
-                })?;
+                decompress(&mut sink, |chunk| from.read(chunk))?;
                 sink.verify(&digest)
             })
             .await;
@@ -232,6 +242,7 @@ async fn receive(
         GetResultPayload::Stream(stream) => stream,
     };
     let (chunks, arriving) = mpsc::channel(CHUNKS_QUEUED_MAX);
+    let progress = sink.progress.clone();
     let writing = task::blocking(move || write_stream(sink, &digest, arriving));
     let reading = async move {
         let mut arrived = 0;
@@ -390,6 +401,11 @@ struct Sink {
     hasher: Hasher,
     written: u64,
     size: u64,
+    /// A few compressed bytes can be gigabytes, so each piece that is written is progress, too.
+    progress: Progress,
+    /// Gone when the download was given up. The thread that writes must end then: the next try
+    /// would compete with it for the disk.
+    waited_for: Weak<()>,
 }
 
 impl io::Write for Sink {
@@ -397,9 +413,15 @@ impl io::Write for Sink {
         if bytes.len() as u64 > self.size - self.written {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "more bytes than the blob has"));
         }
-        self.file.write_all_at(bytes, self.written)?;
+        if self.waited_for.strong_count() == 0 {
+            return Err(io::Error::other("the download was given up"));
+        }
+        if ZEROS.get(..bytes.len()) != Some(bytes) {
+            self.file.write_all_at(bytes, self.written)?;
+        }
         self.hasher.update(bytes);
         self.written += bytes.len() as u64;
+        self.progress.note();
         Ok(bytes.len())
     }
 
@@ -411,7 +433,8 @@ impl io::Write for Sink {
 impl Sink {
     fn verify(&self, digest: &Digest) -> std::result::Result<(), CallFailure> {
         if self.written == self.size && self.hasher.finish() == *digest {
-            return Ok(());
+            // It may end with a hole.
+            return self.file.set_len(self.size).map_err(|e| Trouble::of_writing(&e).into());
         }
         let text = format!("{} of {} bytes, or other ones", self.written, self.size);
         Err(Trouble::corrupt(text).into())
@@ -460,3 +483,6 @@ fn decompress(
         decoder.write_all(&buffer[..count]).map_err(|e| failed(&e))?;
     }
 }
+
+#[cfg(test)]
+mod tests;

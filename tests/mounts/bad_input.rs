@@ -422,7 +422,10 @@ fn bad_input_sizes() {
         let said = cluster.a.command(&["drain", &dir, "--timeout", "20s"]);
         if said.status.success() { Ok(()) } else { Err(said.err) }
     });
-    assert_eq!(std::fs::metadata(cluster.b.at("huge")).must("stat on B").len(), HUGE);
+    eventually(10_000, "node B knows it", || match std::fs::metadata(cluster.b.at("huge")) {
+        Ok(stat) if stat.len() == HUGE => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
     // The first opens may miss at their deadline while the content is fetched.
     eventually(120_000, "node B fetches it", || {
         std::fs::File::open(cluster.b.at("huge")).map(drop).map_err(|error| error.to_string())
