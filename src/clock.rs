@@ -93,7 +93,7 @@ impl Clock {
     }
 
     /// Returns the wall time since the Unix epoch.
-    #[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+    #[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
     pub fn wall(&self) -> Duration {
         let (now, ahead_ms) = match &self.0 {
             TimeSource::System { ahead_ms, .. } => {
@@ -137,13 +137,13 @@ fn since_boot() -> Duration {
 }
 
 /// Waits; the only place where a task sleeps.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub async fn sleep(time: Duration) {
     tokio::time::sleep(time).await;
 }
 
 /// Runs `work` for at most `limit`; returns `None` and drops `work` when the limit is reached.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, work).await.ok()
 }

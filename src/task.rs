@@ -20,7 +20,7 @@ pub type AnyValue = Box<dyn Any + Send>;
 ///
 /// The work is boxed, as in the other functions here, so that the machinery behind it is compiled
 /// once and not for each call.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub fn spawn<T: Send + 'static>(
     runtime: &Handle,
     name: &'static str,
@@ -43,7 +43,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     *value.downcast().expect("the value is what the work returned")
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 async fn any_blocking(work: Box<dyn FnOnce() -> AnyValue + Send>) -> AnyValue {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -66,7 +66,7 @@ pub fn block_on<T>(runtime: &Runtime, work: impl Future<Output = T>) -> T {
 /// # Errors
 ///
 /// When the system allows no further thread.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub fn thread<T: Send + 'static>(
     name: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -76,7 +76,7 @@ pub fn thread<T: Send + 'static>(
 }
 
 /// Returns a random number.
-#[expect(clippy::disallowed_methods, reason = "this is the seam itself")]
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub fn random_u64() -> u64 {
     #[cfg(any(test, feature = "test-util"))]
     if let Some(number) = simulated::random_u64() {

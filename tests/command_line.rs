@@ -90,7 +90,7 @@ fn skipped(test: &str, why: &str) {
 const FAKE: &str = "FAKE_MOUNT_POINT";
 
 /// Does nothing as a test; is the fake's process when a mount point is given.
-#[expect(clippy::print_stdout, reason = "it tells the process that started it")]
+#[expect(clippy::print_stdout, reason = "the output is for the process that started it")]
 #[test]
 fn fake_process() {
     if let Some(point) = std::env::var_os(FAKE) {

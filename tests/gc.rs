@@ -77,7 +77,7 @@ impl Bench {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "files get the time of the machine")]
+#[expect(clippy::disallowed_methods, reason = "file times come from the machine's clock")]
 fn now() -> SystemTime {
     SystemTime::now()
 }

@@ -23,7 +23,7 @@ pub(crate) fn wall_ms() -> u64 {
 }
 
 /// Waits.
-#[expect(clippy::disallowed_methods, reason = "a benchmark has no runtime to sleep on")]
+#[expect(clippy::disallowed_methods, reason = "a benchmark has no runtime that could sleep")]
 pub(crate) fn sleep_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }

@@ -133,7 +133,7 @@ impl Adapter {
                 let count = CountPanic(Arc::clone(&self.shared), op);
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "the crate is a leaf; the caller chose the runtime, and the kernel bounds the number"
+                    reason = "this crate has no seam for tasks; the kernel limits how many requests are pending"
                 )]
                 drop(self.runtime.spawn(async move {
                     let _count = count;

@@ -53,7 +53,7 @@ impl Invalidator {
         let thread = std::thread::Builder::new().name("hearthfs-inval".to_owned());
         #[expect(
             clippy::disallowed_methods,
-            reason = "the crate is a leaf; the thread ends with the last handle"
+            reason = "this crate has no seam for threads; this one ends with the last handle"
         )]
         drop(thread.spawn(move || drain(&names, &notifier, &shared))?);
         Ok(Self { queue, counts, device: Arc::new(device) })

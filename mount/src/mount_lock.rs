@@ -60,7 +60,10 @@ impl HeldLock {
                 // The process that held it has removed the file.
                 Ok(()) => file = open_file(&dir, &name).ok()?,
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
-                    #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
+                    #[expect(
+                        clippy::disallowed_methods,
+                        reason = "this crate has no seam for time; the wait has a limit"
+                    )]
                     std::thread::sleep(POLL);
                 }
                 Err(_) => return None,

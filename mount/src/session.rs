@@ -62,7 +62,7 @@ impl Session {
     ///
     /// When the mount point does not exist or is in use (`EBUSY`), neither the kernel nor `fusermount3` allows the
     /// mount, or a thread cannot be started. Nothing stays mounted then.
-    #[expect(clippy::needless_pass_by_value, reason = "the session owns what it is given")]
+    #[expect(clippy::needless_pass_by_value, reason = "the session owns its arguments")]
     pub fn mount(
         vfs: Arc<dyn Vfs>,
         options: MountOptions,
@@ -226,7 +226,10 @@ fn start_server(
         result
     };
     let thread = std::thread::Builder::new().name("hearthfs-fuse".to_owned());
-    #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; joined by `wait`")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this crate has no seam for threads; `wait` joins this one"
+    )]
     thread.spawn(work)
 }
 

@@ -65,7 +65,10 @@ impl MountOnTop {
             tell.send(answer).ok();
         };
         let thread = std::thread::Builder::new().name("hearthfs-ask".to_owned());
-        #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; may hang for ever")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "this crate has no seam for threads; the call may never return"
+        )]
         drop(thread.spawn(ask)?);
         let answer = told.recv_timeout(ANSWER_LIMIT);
         Ok(matches!(answer, Ok(Err(Errno::NOTCONN | Errno::CONNABORTED))))
@@ -110,7 +113,10 @@ pub(crate) fn take_away(mount: &MountEntry) -> io::Result<()> {
                 return Ok(());
             }
             _ => {
-                #[expect(clippy::disallowed_methods, reason = "the crate is a leaf; limited")]
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "this crate has no seam for time; the wait has a limit"
+                )]
                 std::thread::sleep(COVERED_POLL);
             }
         }

@@ -2,7 +2,7 @@
 #![expect(
     clippy::unwrap_used,
     clippy::print_stderr,
-    reason = "a test stops at the first fault, and says so"
+    reason = "a failed `unwrap` or `expect` fails the test"
 )]
 
 mod common;

@@ -109,7 +109,7 @@ mod writes_as_flags {
     }
 
     // The reference is what serde passes.
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde requires this signature")]
     pub(super) fn serialize<S: Serializer>(writes: &Writes, to: S) -> Result<S::Ok, S::Error> {
         let (read_only, private) = (*writes == Writes::None, *writes == Writes::Private);
         Flags { read_only, private }.serialize(to)

@@ -471,7 +471,7 @@ fn number(bytes: &[u8]) -> Result<u64, IndexTrouble> {
     bytes.try_into().map(u64::from_be_bytes).map_err(|_| "a number is unreadable".into())
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature is what `map_err` passes")]
 fn text(error: sled::Error) -> IndexTrouble {
     error.to_string()
 }

@@ -101,7 +101,7 @@ pub(super) fn parse(text: &str) -> Result<Element, String> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it stands where errors are mapped")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature is what `map_err` passes")]
 fn said(error: impl ToString) -> String {
     error.to_string()
 }

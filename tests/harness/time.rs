@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use super::Must as _;
 
 /// Returns the time, for measuring.
-#[expect(clippy::disallowed_methods, reason = "the tests measure the real world")]
+#[expect(clippy::disallowed_methods, reason = "the tests measure real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
 /// Sleeps on this thread.
-#[expect(clippy::disallowed_methods, reason = "the tests live in real time")]
+#[expect(clippy::disallowed_methods, reason = "the tests use real time")]
 pub(crate) fn sleep_ms(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
 /// Returns the wall clock in seconds and nanoseconds since the epoch.
-#[expect(clippy::disallowed_methods, reason = "file times are wall time")]
+#[expect(clippy::disallowed_methods, reason = "file times are wall-clock times")]
 pub(crate) fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }

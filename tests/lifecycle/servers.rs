@@ -73,7 +73,7 @@ fn rgw_deletes_by_the_rule_and_nothing_else() {
     bench.says(&["remove", &url], 0, &["removed"]);
 }
 
-#[expect(clippy::disallowed_methods, reason = "the server lives in real time")]
+#[expect(clippy::disallowed_methods, reason = "the server uses real time")]
 fn nap(time: Duration) {
     std::thread::sleep(time);
 }

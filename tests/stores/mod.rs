@@ -2,8 +2,8 @@
 //! command; moto and Azurite as processes; a running Ceph.
 //!
 //! Owns starting and stopping them. Must never be needed by the library.
-#![allow(dead_code, reason = "each test program uses another part")]
-#![allow(unused_imports, reason = "each test program uses another part")]
+#![allow(dead_code, reason = "each test program uses only some items")]
+#![allow(unused_imports, reason = "each test program uses only some items")]
 
 mod dialect;
 mod processes;

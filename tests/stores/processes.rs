@@ -183,7 +183,7 @@ fn find(variable: &str, name: &str) -> Result<PathBuf, String> {
         .ok_or_else(|| format!("{name} is not on PATH and {variable} is not set"))
 }
 
-#[expect(clippy::disallowed_methods, reason = "no runtime is there yet")]
+#[expect(clippy::disallowed_methods, reason = "no runtime exists yet")]
 fn nap(time: Duration) {
     std::thread::sleep(time);
 }

@@ -1,5 +1,5 @@
 //! Shared parts of the tests on real mounts.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test program uses only some items")]
 
 pub(crate) mod shelf;
 
@@ -84,7 +84,7 @@ impl Drop for Mounted {
 /// that lives too long is aborted, and the test fails.
 fn watch(mount_point: PathBuf, over: Arc<AtomicBool>) {
     const LIFE_MAX: Duration = Duration::from_mins(1);
-    #[expect(clippy::disallowed_methods, reason = "a watchdog of the tests")]
+    #[expect(clippy::disallowed_methods, reason = "the watchdog runs beside the tests")]
     std::thread::spawn(move || {
         let start = now();
         while !over.load(Ordering::Relaxed) {
@@ -148,12 +148,12 @@ pub(crate) fn unmount(session: &Session) {
     });
 }
 
-#[expect(clippy::disallowed_methods, reason = "real mounts run in real time")]
+#[expect(clippy::disallowed_methods, reason = "the kernel uses real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "real mounts run in real time")]
+#[expect(clippy::disallowed_methods, reason = "the kernel uses real time")]
 pub(crate) fn nap(time: Duration) {
     std::thread::sleep(time);
 }

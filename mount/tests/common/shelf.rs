@@ -53,7 +53,7 @@ pub(crate) struct Shelf {
 }
 
 fn now() -> Timespec {
-    #[expect(clippy::disallowed_methods, reason = "a test file system without a clock")]
+    #[expect(clippy::disallowed_methods, reason = "the file system of this test has no clock seam")]
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     Timespec { secs: since.as_secs() as i64, nanos: since.subsec_nanos() }
 }

@@ -33,7 +33,7 @@ pub(super) struct About {
 #[expect(
     clippy::useless_conversion,
     clippy::unnecessary_cast,
-    reason = "the fields differ between machines"
+    reason = "the fields have other types on other architectures"
 )]
 impl About {
     pub(super) fn of(stat: &Stat) -> Self {

@@ -31,7 +31,7 @@ pub(super) fn end_with_parent() {
 }
 
 /// Waits a moment.
-#[expect(clippy::disallowed_methods, reason = "nothing here is asynchronous")]
+#[expect(clippy::disallowed_methods, reason = "this command uses no asynchronous runtime")]
 pub(super) fn pause() {
     std::thread::sleep(POLL);
 }

@@ -74,7 +74,7 @@ impl SeenEntry {
     }
 
     /// Returns the number of its names.
-    #[expect(clippy::useless_conversion, reason = "the number is shorter on other processors")]
+    #[expect(clippy::useless_conversion, reason = "the type is narrower on other architectures")]
     pub(in crate::cli) fn names(&self) -> u64 {
         u64::from(self.stat.st_nlink)
     }

@@ -49,7 +49,7 @@ fn head(number: u64, era: u64) -> (Vec<u8>, Sum) {
     (head, sum)
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+#[expect(clippy::needless_pass_by_value, reason = "the signature is what `map_err` passes")]
 fn text(error: io::Error) -> IndexTrouble {
     format!("its base: {error}")
 }

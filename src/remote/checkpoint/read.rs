@@ -119,7 +119,7 @@ impl<R: Read> CheckpointReader<R> {
     /// `Corrupt` for damage, wrong order or a missing end; `Invalid` above the limits.
     #[expect(
         clippy::should_implement_trait,
-        reason = "a caller that ignores an error takes half for all"
+        reason = "a caller that ignores an error would use an incomplete list"
     )]
     pub fn next(&mut self) -> Result<Option<CheckpointItem>> {
         while self.at == self.items.len() {

@@ -261,7 +261,7 @@ impl Vfs for Shelf {
             Some(wait) => Answer::later(async move {
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "a test file system without a clock"
+                    reason = "the file system of this test has no clock seam"
                 )]
                 tokio::time::sleep(wait).await;
                 read()
