@@ -9,6 +9,7 @@
 //! Keeps P9 self-healing.
 
 mod adopt;
+mod discard;
 mod evict;
 mod list;
 mod open;
@@ -149,6 +150,8 @@ struct Inner {
     listed: AtomicBool,
     evictions: AtomicU64,
     evicted_bytes: AtomicU64,
+    /// The monotonic second of the last eviction, plus one; 0 before the first.
+    evicted_at: AtomicU64,
     damaged: AtomicU64,
     /// Held from the check for room until the bytes that take it are counted.
     reserving: Mutex<()>,
@@ -218,6 +221,7 @@ impl Blobs {
             listed: AtomicBool::new(false),
             evictions: AtomicU64::new(0),
             evicted_bytes: AtomicU64::new(0),
+            evicted_at: AtomicU64::new(0),
             damaged: AtomicU64::new(0),
             reserving: Mutex::new(()),
             disk_free: Mutex::new((Duration::ZERO, 0)),

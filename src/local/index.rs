@@ -42,7 +42,7 @@ const CACHE_BYTES: u64 = 16 << 20;
 /// The chunks may hold one part in this many of the facts of the base before everything is merged ...
 const WORTH_PART: u64 = 8;
 /// ... and this many besides.
-const WORTH_FLOOR: u64 = 50_000;
+const WORTH_FLOOR: u64 = 5_000;
 /// The prefix of the key of a chunk.
 const CHUNK: u8 = b'c';
 /// The prefix of the key of a fact about the index itself.

@@ -10,6 +10,7 @@
 
 mod bulk;
 mod packed;
+mod pages;
 mod places;
 mod purge;
 mod reach;
@@ -254,6 +255,10 @@ impl Fold {
         } else {
             let old = self.registers.take(path.as_bytes());
             self.let_go(path, old.as_ref());
+            // Otherwise every temporary directory would leave a trace.
+            if self.moved.contains_key(path) && !self.is_directory(path) {
+                self.moved.remove(path);
+            }
         }
     }
 
@@ -539,6 +544,17 @@ impl Fold {
     /// Counts the bytes of all extended attributes, names and values.
     pub fn xattr_bytes(&self) -> u64 {
         self.xattr_bytes
+    }
+
+    /// Counts the contents that files point to.
+    pub fn contents_in_use(&self) -> u64 {
+        self.places.in_use()
+    }
+
+    /// Counts the contents for which memory is taken.
+    #[cfg(test)]
+    pub fn contents_capacity(&self) -> usize {
+        self.places.capacity()
     }
 
     /// Reports whether no path has an entry.

@@ -173,7 +173,9 @@ impl Engine {
         tasks.push(task::spawn(&self.runtime, "save", async move {
             loop {
                 clock::sleep(SAVE_EVERY).await;
-                ledger.save_behind().await;
+                if !ledger.is_catching_up() {
+                    ledger.save_behind().await;
+                }
             }
         }));
     }

@@ -8,6 +8,7 @@
 //! Keeps P9 self-healing.
 
 mod ahead;
+mod inline;
 mod warm;
 
 pub use self::warm::Warmed;
@@ -23,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::ahead::Ahead;
+use self::inline::Recent;
 use super::flight::Flights;
 use super::lacking::Lacking;
 use super::ledger::Ledger;
@@ -36,15 +38,15 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::State;
-use crate::namespace::{BlobPlace, Commit, Location, Site};
-use crate::remote::{ErrorClass, Progress, Remote, decode_commit, decode_frame, is_throttled};
+use crate::namespace::{Location, Site};
+use crate::remote::{ErrorClass, Progress, Remote, decode_frame, is_throttled};
 use crate::task;
 
 /// How many fetches run at once; the store has a limit of its own below.
 const FETCHES_AT_ONCE: usize = 16;
 /// Contents that are being fetched or wait for it.
 const FLIGHTS_MAX: usize = 10_000;
-/// Packs up to this size are fetched whole at the first miss in them, if that needs no eviction.
+/// Packs up to this size are fetched whole at the first miss in them, if the tier has room for more.
 /// This covers the packs that the publisher makes by default, with room for the overhead of frames
 /// that do not compress.
 const WHOLE_PACK_BYTES: u64 = 9 << 20;
@@ -81,6 +83,7 @@ struct Inner {
     troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
     lacking: Lacking,
+    recent: Recent,
     without_room: AtomicU64,
     /// When the kernel was last made to doubt its names, by the lost content.
     doubted: Mutex<HashMap<Digest, Duration>>,
@@ -109,6 +112,7 @@ impl Fetcher {
             troubled,
             quiet_newer: Quiet::default(),
             lacking: Lacking::default(),
+            recent: Recent::default(),
             without_room: AtomicU64::new(0),
             doubted: Mutex::default(),
         }))
@@ -292,7 +296,7 @@ impl Inner {
     ) -> Result<()> {
         let mut newer = None;
         let end = self.ledger.pack_end(pack);
-        if end <= WHOLE_PACK_BYTES && self.ledger.blobs().has_room(end) {
+        if end <= WHOLE_PACK_BYTES && self.ledger.blobs().has_room_for_more(end) {
             let mut wanted = self.unpacker.want(digest);
             // It may have arrived just before.
             if self.ledger.blobs().contains(&digest) {
@@ -389,63 +393,6 @@ impl Inner {
         Ok(())
     }
 
-    async fn fetch_inline(
-        self: &Arc<Self>,
-        remote: &Remote,
-        digest: Digest,
-        commit: &Arc<str>,
-        progress: &Progress,
-    ) -> Result<()> {
-        let (inner, name) = (Arc::clone(self), Arc::clone(commit));
-        let work = move |progress| -> BoxFuture<'static, Result<()>> {
-            Box::pin(async move { inner.fetch_commit(&name, &progress).await })
-        };
-        let name = Arc::clone(commit);
-        self.commits.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await?;
-        if self.ledger.blobs().contains(&digest) {
-            return Ok(());
-        }
-        // No file used this content when the commit was fetched.
-        let bytes = self.request(commit, || remote.get_commit(commit)).await?;
-        let ledger = self.ledger.clone();
-        task::blocking(move || {
-            let commit = decode_commit(&bytes)?;
-            let mut found = inline_blobs(&commit).filter(|(of, _)| *of == digest);
-            match found.next() {
-                Some((_, bytes)) => keep(&ledger, digest, bytes),
-                None => Err(Error::new(Kind::Corrupt, "the commit does not hold the blob")),
-            }
-        })
-        .await
-    }
-
-    /// Fetches a commit again and keeps those of its blobs that files use: a caller that wants one
-    /// of them probably wants the others.
-    async fn fetch_commit(&self, name: &Arc<str>, progress: &Progress) -> Result<()> {
-        let remote = self.telling(progress)?;
-        let bytes = self.request(name, || remote.get_commit(name)).await?;
-        let (ledger, name) = (self.ledger.clone(), Arc::clone(name));
-        task::blocking(move || {
-            // Decoding compares the bytes with the digests.
-            let commit = decode_commit(&bytes)?;
-            let wanted: Vec<_> = ledger.read(|fold| {
-                let lies_here = |digest: &Digest| {
-                    let site = fold.location(digest).map(|location| location.site);
-                    matches!(site, Some(Site::Inline { commit }) if commit == name)
-                };
-                let all = inline_blobs(&commit);
-                all.filter(|(digest, _)| fold.uses(digest) && lies_here(digest)).collect()
-            });
-            for (digest, bytes) in wanted {
-                if !ledger.blobs().contains(&digest) {
-                    keep(&ledger, digest, bytes)?;
-                }
-            }
-            Ok(())
-        })
-        .await
-    }
-
     fn telling(&self, progress: &Progress) -> Result<Remote> {
         let remote = self.remote.as_ref().ok_or_else(|| Error::new(Kind::NotFound, "no remote"))?;
         Ok(remote.telling(progress))
@@ -499,14 +446,6 @@ fn is_full(fetched: &Result<()>) -> bool {
 /// Reports whether a fetch ended in a way that says nothing about the content.
 fn is_given_up(fetched: &Result<()>) -> bool {
     fetched.as_ref().is_err_and(|error| error.kind() == Kind::Closed)
-}
-
-/// Yields the blobs that are inline in a commit.
-fn inline_blobs(commit: &Commit) -> impl Iterator<Item = (Digest, &[u8])> {
-    commit.blobs.iter().filter_map(|blob| match &blob.place {
-        BlobPlace::Inline(bytes) => Some((blob.digest, bytes.as_slice())),
-        _ => None,
-    })
 }
 
 fn keep(ledger: &Ledger, digest: Digest, bytes: &[u8]) -> Result<()> {

@@ -8,7 +8,7 @@
 //! queue and namespace agree; *fold* is held for moments, so that readers never wait for the disk.
 //!
 //! Its state is in types with private fields, one in each file. Under the order lock: `FoldedLog`,
-//! `Outbox`, `Saved`, `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`. Beside the lock, for all
+//! `Outbox`, `Saved`, `KeptTimes`, `GivenStamps`, `Bad`, `Aside`, `Own`, `Dead`. Beside the lock, for all
 //! callers: `StayRules`, `Reliance`, `Listeners`, `QueueSigns`. The other files contain operations
 //! on several of them: a start (`open`), the publish of a change (`turn`), a commit that arrives or
 //! lands (`apply`), the replacement of the namespace (`adopt`), a save (`save`, `refill`), a
@@ -18,6 +18,7 @@ mod adopt;
 mod apply;
 mod aside;
 mod counts;
+mod dead;
 mod disk;
 mod given;
 mod identity;
@@ -54,6 +55,7 @@ use self::aside::Aside;
 pub use self::aside::SetAside;
 use self::counts::LedgerCounts;
 pub use self::counts::Traffic;
+use self::dead::Dead;
 use self::disk::Disk;
 use self::given::GivenStamps;
 use self::identity::RunIdentity;
@@ -126,6 +128,7 @@ struct Ordered {
     /// What has moved since a snapshot began, as it was in the remote at that moment.
     before: Option<Before>,
     own: Own,
+    dead: Dead,
 }
 
 /// Changes that are published here and not yet remote.

@@ -32,6 +32,7 @@ mod private;
 mod publish;
 mod repair;
 mod requests;
+mod rewritten;
 mod rides;
 mod same;
 mod sweep;

@@ -69,6 +69,7 @@ mod profiles;
 mod programs;
 mod removals;
 mod replays;
+mod rewritten;
 mod rules;
 mod s3;
 mod service_helper;

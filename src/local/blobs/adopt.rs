@@ -91,7 +91,12 @@ impl Blobs {
             && held.blob.verified
             && here == Some(held.blob.seal)
         {
-            self.0.table.lock().tier.change(&digest, |held| held.unsaved |= unsaved);
+            let used = self.now();
+            self.0.table.lock().tier.change(&digest, |held| {
+                held.unsaved |= unsaved;
+                // Nothing may refer to it yet, so it must not look like one that is long unused.
+                held.blob.used = used;
+            });
             drop(staged);
             return Ok(Adopted::Known);
         }

@@ -19,6 +19,8 @@ const EVICT_STEP: usize = 64;
 const MAKE_ROOM_STEP: usize = 4096;
 /// The bytes freed when the disk itself reports that it is full.
 pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
+/// How long after an eviction nothing is stored that was not requested.
+const PRESSED_FOR: Duration = Duration::from_mins(10);
 /// Space reserved for the journal and the index, in bytes.
 const DISK_RESERVE_BYTES: u64 = 8 << 20;
 /// One part in this many of the tier is kept free for writers by background work.
@@ -61,6 +63,16 @@ impl Blobs {
     /// Reports whether `bytes` more fit without evicting anything.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.lacking(charge(bytes)) == 0
+    }
+
+    /// As [`Blobs::has_room`], for contents that nobody has requested. There is none for some time
+    /// after an eviction: the room that it made is needed soon, and such contents would only push
+    /// each other out.
+    pub fn has_room_for_more(&self, bytes: u64) -> bool {
+        let now = self.0.options.clock.mono().as_secs();
+        let evicted_at = self.0.evicted_at.load(Ordering::Relaxed);
+        let pressed = evicted_at > 0 && now < evicted_at + PRESSED_FOR.as_secs();
+        !pressed && self.has_room(bytes)
     }
 
     /// As [`Blobs::has_room`], but keeps a part of tier and disk free for writers.
@@ -182,7 +194,10 @@ impl Blobs {
         let mut freed = 0;
         let mut kept = Vec::new();
         for (digest, blob) in victims {
-            if self.evict_one(&digest) {
+            if self.remove(&digest) {
+                self.0.evictions.fetch_add(1, Ordering::Relaxed);
+                let now = self.0.options.clock.mono().as_secs();
+                self.0.evicted_at.store(now + 1, Ordering::Relaxed);
                 freed += charge(blob.seal.size);
                 self.0.evicted_bytes.fetch_add(blob.seal.size, Ordering::Relaxed);
             } else {
@@ -199,7 +214,7 @@ impl Blobs {
     }
 
     /// Removes the file of a blob that is no longer in the table; false if it must stay.
-    fn evict_one(&self, digest: &Digest) -> bool {
+    pub(super) fn remove(&self, digest: &Digest) -> bool {
         // Must not wait: the caller may hold another stripe.
         let stripe = &self.0.stripes[usize::from(digest.as_bytes()[0])];
         let Some(_stripe) = stripe.try_lock() else { return false };
@@ -216,7 +231,6 @@ impl Blobs {
             }
         }
         self.0.table.lock().tell(*digest, None);
-        self.0.evictions.fetch_add(1, Ordering::Relaxed);
         true
     }
 

@@ -84,7 +84,7 @@ fn list_all(inner: &Weak<Inner>, known: &[Digest]) -> io::Result<()> {
 }
 
 /// Returns the UTF-8 names in a folder; a missing folder is empty.
-fn names_in(path: &Path) -> io::Result<Vec<String>> {
+pub(super) fn names_in(path: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

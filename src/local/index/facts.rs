@@ -101,6 +101,12 @@ impl FactBatch {
         self.0.len()
     }
 
+    /// Counts the bytes that the facts take in memory, approximately.
+    pub(super) fn bytes(&self) -> usize {
+        let value = |value: &Option<Vec<u8>>| value.as_ref().map_or(0, Vec::len);
+        self.0.iter().map(|(key, of)| size_of::<Fact>() + key.len() + value(of)).sum()
+    }
+
     /// Reports whether there is nothing to save.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

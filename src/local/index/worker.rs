@@ -17,10 +17,10 @@ use super::load::IndexPiece;
 use super::{Flushed, IndexTrouble, Store};
 use crate::clock::Clock;
 
-/// The most operations in the queue; after that a save waits.
-const QUEUE_OPS: usize = 100_000;
+/// The most bytes of facts in the queue; after that a save waits.
+const QUEUE_BYTES: usize = 8 << 20;
 /// The same for filling the index, which always has more to add.
-const FILL_OPS: usize = 20_000;
+const FILL_BYTES: usize = 2 << 20;
 /// How long a save waits for room in the queue before it gives the index up.
 const SAVE_WAIT: Duration = Duration::from_secs(10);
 /// How long saved facts may stay only in memory while nothing else is saved.
@@ -68,21 +68,21 @@ impl IndexShared {
 
     /// Appends an order to the queue; waits while it is full.
     pub(super) fn send(&self, order: IndexOrder) {
-        let most = if matches!(order, IndexOrder::Fill(..)) { FILL_OPS } else { QUEUE_OPS };
+        let most = if matches!(order, IndexOrder::Fill(..)) { FILL_BYTES } else { QUEUE_BYTES };
         let mut queue = self.queue.lock();
-        while queue.ops > most && !queue.stopped {
+        while queue.bytes > most && !queue.stopped {
             if queue.given_up && order.is_data() {
                 return;
             }
-            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.ops > most {
+            if self.changed.wait_for(&mut queue, SAVE_WAIT).timed_out() && queue.bytes > most {
                 // Otherwise a disk this slow would delay programs next. The facts exist elsewhere too.
                 queue.given_up = true;
                 queue.orders.retain(|order| !order.is_data());
-                queue.ops = queue.orders.len();
+                queue.bytes = queue.orders.iter().map(IndexOrder::bytes).sum();
             }
         }
         if !queue.stopped {
-            queue.ops += order.ops();
+            queue.bytes += order.bytes();
             queue.orders.push_back(order);
             self.changed.notify_all();
         }
@@ -92,7 +92,7 @@ impl IndexShared {
 #[derive(Debug, Default)]
 struct IndexQueue {
     orders: VecDeque<IndexOrder>,
-    ops: usize,
+    bytes: usize,
     stopped: bool,
     /// The thread has ended.
     ended: bool,
@@ -121,11 +121,11 @@ impl IndexOrder {
         matches!(self, Self::Save(_) | Self::Fill(..))
     }
 
-    /// Its weight in the queue.
-    fn ops(&self) -> usize {
+    /// The bytes of its facts.
+    fn bytes(&self) -> usize {
         match self {
-            Self::Save(batch) | Self::Fill(_, batch) => batch.len(),
-            _ => 1,
+            Self::Save(batch) | Self::Fill(_, batch) => batch.bytes(),
+            _ => 0,
         }
     }
 }
@@ -222,7 +222,7 @@ impl IndexWorker {
                 continue;
             }
             if let Some(order) = queue.orders.pop_front() {
-                queue.ops -= order.ops();
+                queue.bytes -= order.bytes();
                 shared.changed.notify_all();
                 return Some(order);
             }

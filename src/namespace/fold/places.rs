@@ -1,7 +1,8 @@
 //! Places: the contents that files point to or that the remote has, each with its location.
 //!
 //! There may be a million, so each is one slot of fixed size with a small number, which the
-//! registers store. Must never reuse a number while a register holds it.
+//! registers store. Must never reuse a number while a register holds it. Takes memory for what it
+//! knows now, and not for what it knew once.
 
 use std::collections::HashMap;
 use std::num::NonZeroU16;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
+use super::pages::Pages;
 use crate::digest::Digest;
 use crate::namespace::location::{Location, Site};
 
@@ -44,11 +46,21 @@ struct Slot {
 /// All contents.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    slots: Vec<Slot>,
-    /// Free slots: without a register and without a location.
-    free: Vec<u32>,
+    slots: Pages<Slot>,
     by_digest: HashTable<u32>,
     names: PackNames,
+    /// The number of slots that a register holds.
+    in_use: u64,
+}
+
+/// A table keeps room for at most this many times what it holds ...
+const SPARE_TIMES: usize = 4;
+/// ... and for this many besides.
+const SPARE: usize = 1024;
+
+/// Reports whether a table has too much room, so that some of it should be given back.
+fn is_roomy(capacity: usize, len: usize) -> bool {
+    capacity > SPARE_TIMES * len + SPARE
 }
 
 /// A digest is effectively random, so its first bytes serve as its hash.
@@ -58,12 +70,12 @@ fn hash(digest: &Digest) -> u64 {
 
 impl Places {
     fn find(&self, digest: &Digest) -> Option<u32> {
-        let is = |number: &u32| self.slots[*number as usize].digest == *digest;
+        let is = |number: &u32| self.slots.get(*number).digest == *digest;
         self.by_digest.find(hash(digest), is).copied()
     }
 
     fn slot(&self, digest: &Digest) -> Option<&Slot> {
-        self.find(digest).map(|number| &self.slots[number as usize])
+        self.find(digest).map(|number| self.slots.get(number))
     }
 
     /// Returns the number of a content, adding it if necessary.
@@ -82,35 +94,46 @@ impl Places {
             place: Where::Nowhere,
             idle: None,
         };
-        let number = if let Some(number) = self.free.pop() {
-            self.slots[number as usize] = slot;
-            number
-        } else {
-            self.slots.push(slot);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 slots fit in memory")
-        };
+        let number = self.slots.insert(slot);
         let slots = &self.slots;
-        let hash_of = |number: &u32| hash(&slots[*number as usize].digest);
+        let hash_of = |number: &u32| hash(&slots.get(*number).digest);
         self.by_digest.insert_unique(hash(digest), number, hash_of);
         number
     }
 
     /// Frees a slot that has neither a register nor a location any more.
     fn settle(&mut self, number: u32) {
-        let slot = &self.slots[number as usize];
+        let slot = self.slots.get(number);
         if slot.uses == 0 && slot.place == Where::Nowhere {
             let found = self.by_digest.find_entry(hash(&slot.digest), |other| *other == number);
             if let Ok(entry) = found {
                 entry.remove();
-                self.free.push(number);
+                self.slots.remove(number);
+                self.shrink();
             }
         }
+    }
+
+    /// Gives room back that the table of digests needs no longer.
+    fn shrink(&mut self) {
+        if is_roomy(self.by_digest.capacity(), self.by_digest.len()) {
+            let slots = &self.slots;
+            let hash_of = |number: &u32| hash(&slots.get(*number).digest);
+            self.by_digest.shrink_to(2 * self.by_digest.len(), hash_of);
+        }
+    }
+
+    /// Counts the contents for which memory is taken.
+    #[cfg(test)]
+    pub(super) fn capacity(&self) -> usize {
+        self.slots.capacity().max(self.by_digest.capacity()).max(self.names.all.capacity())
     }
 
     /// Counts one more register that holds a content; returns its number.
     pub(super) fn hold(&mut self, digest: &Digest) -> u32 {
         let number = self.number(digest);
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slots.get_mut(number);
+        self.in_use += u64::from(slot.uses == 0);
         (slot.uses, slot.idle) = (slot.uses + 1, None);
         number
     }
@@ -120,7 +143,7 @@ impl Places {
     /// monotonic clock. If calls are more than 45 days apart, the result is too small.
     pub(super) fn idle_minutes(&mut self, digest: &Digest, minute: u64) -> u64 {
         let Some(number) = self.find(digest) else { return 0 };
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slots.get_mut(number);
         if slot.uses > 0 {
             return 0;
         }
@@ -132,19 +155,26 @@ impl Places {
     /// Restarts the count of minutes without a holder.
     pub(super) fn wake(&mut self, digest: &Digest) {
         if let Some(number) = self.find(digest) {
-            self.slots[number as usize].idle = None;
+            self.slots.get_mut(number).idle = None;
         }
     }
 
     /// Counts one register less that holds a content.
     pub(super) fn let_go(&mut self, number: u32) {
-        self.slots[number as usize].uses -= 1;
+        let slot = self.slots.get_mut(number);
+        slot.uses -= 1;
+        self.in_use -= u64::from(slot.uses == 0);
         self.settle(number);
+    }
+
+    /// Counts the contents that registers hold.
+    pub(super) fn in_use(&self) -> u64 {
+        self.in_use
     }
 
     /// Returns the digest of a number that a register holds.
     pub(super) fn digest(&self, number: u32) -> Digest {
-        self.slots[number as usize].digest
+        self.slots.get(number).digest
     }
 
     /// Reports whether a register holds a content.
@@ -154,13 +184,17 @@ impl Places {
 
     /// Yields the contents that registers hold.
     pub(super) fn used(&self) -> impl Iterator<Item = Digest> {
-        self.slots.iter().filter(|slot| slot.uses > 0).map(|slot| slot.digest)
+        self.slots
+            .starting_at(0)
+            .map(|(_, slot)| slot)
+            .filter(|slot| slot.uses > 0)
+            .map(|slot| slot.digest)
     }
 
     /// Stores a location if it is younger than the known one; returns whether it was.
     pub(super) fn locate(&mut self, digest: &Digest, location: &Location) -> bool {
         let number = self.number(digest);
-        let slot = &self.slots[number as usize];
+        let slot = self.slots.get(number);
         if slot.place != Where::Nowhere && slot.stored_ms >= location.stored_ms {
             return false;
         }
@@ -174,7 +208,7 @@ impl Places {
             Site::Inline { commit } => (Where::Inline, self.names.hold(commit), 0, 0),
         };
         self.unname(number);
-        let slot = &mut self.slots[number as usize];
+        let slot = self.slots.get_mut(number);
         (slot.place, slot.name, slot.offset, slot.length) = (place, name, offset, length);
         (slot.size, slot.stored_ms, slot.idle) = (location.size, location.stored_ms, None);
         true
@@ -184,13 +218,13 @@ impl Places {
     pub(super) fn unlocate(&mut self, digest: &Digest) {
         if let Some(number) = self.find(digest) {
             self.unname(number);
-            self.slots[number as usize].place = Where::Nowhere;
+            self.slots.get_mut(number).place = Where::Nowhere;
             self.settle(number);
         }
     }
 
     fn unname(&mut self, number: u32) {
-        let slot = &self.slots[number as usize];
+        let slot = self.slots.get(number);
         if matches!(slot.place, Where::Pack | Where::Inline) {
             self.names.let_go(slot.name);
         }
@@ -202,7 +236,7 @@ impl Places {
     }
 
     fn location_in(&self, slot: &Slot) -> Option<Location> {
-        let name = || Arc::clone(&self.names.all[slot.name as usize].text);
+        let name = || Arc::clone(&self.names.all.get(slot.name).text);
         let site = match slot.place {
             Where::Nowhere => return None,
             Where::Pack => Site::Pack { pack: name(), offset: slot.offset, length: slot.length },
@@ -220,23 +254,22 @@ impl Places {
 
     /// Yields the locations from slot `first` on, each with the slot that comes after it.
     pub(super) fn locations(&self, first: u32) -> impl Iterator<Item = (u32, Digest, Location)> {
-        (first..)
-            .zip(self.slots.get(first as usize..).unwrap_or_default())
+        self.slots
+            .starting_at(first)
             .filter_map(|(number, slot)| Some((number + 1, slot.digest, self.location_in(slot)?)))
     }
 
     /// Returns where the last known frame of a pack ends; 0 for an unknown pack.
     pub(super) fn pack_end(&self, pack: &str) -> u64 {
         let number = self.names.by_text.get(pack);
-        number.map_or(0, |number| self.names.all[*number as usize].end)
+        number.map_or(0, |number| self.names.all.get(*number).end)
     }
 }
 
 /// The names of packs and commits, each stored once.
 #[derive(Debug, Default)]
 struct PackNames {
-    all: Vec<Name>,
-    free: Vec<u32>,
+    all: Pages<Name>,
     by_text: HashMap<Arc<str>, u32>,
 }
 
@@ -252,32 +285,29 @@ struct Name {
 impl PackNames {
     fn hold(&mut self, text: &Arc<str>) -> u32 {
         if let Some(number) = self.by_text.get(text) {
-            self.all[*number as usize].members += 1;
+            self.all.get_mut(*number).members += 1;
             return *number;
         }
         let name = Name { text: Arc::clone(text), members: 1, end: 0 };
-        let number = if let Some(number) = self.free.pop() {
-            self.all[number as usize] = name;
-            number
-        } else {
-            self.all.push(name);
-            u32::try_from(self.all.len() - 1).expect("fewer than 2^32 names fit in memory")
-        };
+        let number = self.all.insert(name);
         self.by_text.insert(Arc::clone(text), number);
         number
     }
 
     fn reach(&mut self, number: u32, end: u64) {
-        let name = &mut self.all[number as usize];
+        let name = self.all.get_mut(number);
         name.end = name.end.max(end);
     }
 
     fn let_go(&mut self, number: u32) {
-        let name = &mut self.all[number as usize];
+        let name = self.all.get_mut(number);
         name.members -= 1;
         if name.members == 0 {
             self.by_text.remove(&name.text);
-            self.free.push(number);
+            self.all.remove(number);
+            if is_roomy(self.by_text.capacity(), self.by_text.len()) {
+                self.by_text.shrink_to(2 * self.by_text.len());
+            }
         }
     }
 }
@@ -293,7 +323,7 @@ mod tests {
 
     #[test]
     fn a_slot_is_small() {
-        assert!(size_of::<Slot>() <= 72);
+        assert!(size_of::<Option<Slot>>() <= 72);
     }
 
     #[test]
@@ -317,6 +347,27 @@ mod tests {
         assert_eq!(places.idle_minutes(&digest, 29), 0, "the content was stored again");
     }
 
+    /// A few names whose contents are replaced again and again, and the old ones forgotten much
+    /// later.
+    #[test]
+    fn p13_bounded_memory_follows_the_contents_that_are_known() {
+        let mut places = Places::default();
+        let digest = |n: u32| Digest::of(&n.to_le_bytes());
+        let mut held = Vec::new();
+        for n in 0..50_000 {
+            places.locate(&digest(n), &packed(&(n / 10).to_string(), 1));
+            held.push(places.hold(&digest(n)));
+            if n >= 100 {
+                places.let_go(held[n as usize - 100]);
+            }
+        }
+        assert!(places.capacity() >= 50_000);
+        (0..49_900).for_each(|n| places.unlocate(&digest(n)));
+        assert_eq!((places.slots.len(), places.names.all.len()), (100, 10));
+        assert!(places.capacity() < 4096, "room for {}", places.capacity());
+        assert!((49_900..50_000).all(|n| places.location(&digest(n)).is_some()));
+    }
+
     #[test]
     fn unused_slots_and_names_are_reused() {
         let mut places = Places::default();
@@ -338,8 +389,7 @@ mod tests {
             }
             assert_eq!(places.pack_end(&format!("{round}-3")), 0);
         }
-        assert_eq!((places.slots.len(), places.free.len()), (100, 100));
-        assert_eq!((places.names.all.len(), places.names.free.len()), (10, 10));
+        assert_eq!((places.slots.len(), places.names.all.len()), (0, 0));
         assert!(places.by_digest.is_empty() && places.names.by_text.is_empty());
     }
 }

@@ -8,9 +8,6 @@ impl Fold {
     /// Forgets everything about a path, including when its content changed.
     pub fn forget(&mut self, path: &TreePath) {
         self.reset(path, None);
-        if !self.is_directory(path) {
-            self.moved.remove(path);
-        }
     }
 
     /// Forgets attribute changes whose content never arrived and whose stamps are old.

@@ -187,12 +187,18 @@ impl Ledger {
             order.saved.remote_upto(batch.upto);
             // A content to which no path points any more, or which is remote anyway, need not be
             // kept. Done under the lock, so that a publish of the same content keeps it again.
-            let fold = self.0.fold.read();
+            let (fold, mut dead) = (self.0.fold.read(), Vec::new());
             let needless =
                 |d: &&Digest| (!fold.uses(d) || fold.stored_ms(d).is_some()) && !order.own.holds(d);
             for digest in batch.dropped.iter().filter(needless) {
                 self.0.disk.blobs.mark_saved(digest);
+                if fold.stored_ms(digest).is_none() {
+                    dead.push(*digest);
+                }
             }
+            drop(fold);
+            let now = self.0.clock.mono();
+            dead.into_iter().for_each(|digest| order.dead.note(digest, now));
             contents.retain(|(digest, _)| !order.own.holds(digest));
         }
         for (digest, _) in contents {

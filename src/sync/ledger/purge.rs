@@ -1,5 +1,5 @@
-//! Purging: forgets what is so long past its age that no node can show it any more, and the
-//! locations of contents that no file has. Without a remote, also forgets tombstones of units that
+//! Purging: forgets what is so long past its age that no node can show it any more, the locations of
+//! contents that no file has, and their blobs here. Without a remote, also forgets tombstones of units that
 //! have no effect any more.
 //!
 //! Owns the walk through the namespace, in steps: no lock is held for longer than one step. Each
@@ -23,6 +23,8 @@ pub(in crate::sync) enum PurgeMark {
     Registers(TreePath),
     /// The locations up to this mark were examined.
     Locations(u32),
+    /// The folders of blobs before this one were examined.
+    Blobs(u8),
 }
 
 impl PurgeMark {
@@ -40,6 +42,7 @@ impl Ledger {
             return match from {
                 PurgeMark::Registers(path) => self.purge_alone(path),
                 PurgeMark::Locations(_) => None,
+                PurgeMark::Blobs(folder) => self.purge_blobs(*folder),
             };
         }
         let listed_ms = self.listed_ms();
@@ -50,6 +53,7 @@ impl Ledger {
         match from {
             PurgeMark::Registers(path) => Some(self.purge_registers(path)),
             PurgeMark::Locations(mark) => self.purge_locations(*mark),
+            PurgeMark::Blobs(folder) => self.purge_blobs(*folder),
         }
     }
 
@@ -158,7 +162,7 @@ impl Ledger {
                 }
             }
         }
-        last.map(PurgeMark::Registers)
+        Some(last.map_or(PurgeMark::Blobs(0), PurgeMark::Registers))
     }
 
     /// Looks at the namespace as of a time in the past: then the node with the slowest clock could
@@ -208,7 +212,7 @@ impl Ledger {
                 }
             }
         }
-        last.map(PurgeMark::Locations)
+        Some(last.map_or(PurgeMark::Blobs(0), PurgeMark::Locations))
     }
 
     fn is_over(&self, order: &Ordered, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {

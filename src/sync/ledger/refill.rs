@@ -13,6 +13,9 @@ use crate::name::TreePath;
 use crate::namespace::Register;
 use crate::remote::keys;
 
+/// The locations are sorted in this many parts, so that a list of all digests is never needed.
+const DIGEST_PARTS: u8 = 16;
+
 impl Ledger {
     /// Fills the index. The order of the parts is that of [`crate::local::Index::fill`].
     pub(super) fn refill(&self, generation: u64) -> Result<()> {
@@ -36,18 +39,22 @@ impl Ledger {
         let fill = |batch| self.0.disk.index.fill(generation, batch);
         fill(apart);
         between();
-        let mut digests: Vec<Digest> =
-            self.read(|fold| fold.locations().map(|(digest, _)| digest).collect());
-        digests.sort_unstable();
-        for some in digests.chunks(GATHER_FACTS) {
-            let mut batch = FactBatch::new();
-            self.read(|fold| {
-                let known = some.iter().filter_map(|digest| Some((digest, fold.location(digest)?)));
-                known.for_each(|(digest, location)| batch.location(digest, &location));
-            });
-            fill(batch);
+        for part in 0..DIGEST_PARTS {
+            let is_here =
+                |digest: &Digest| digest.as_bytes()[0] / (u8::MAX / DIGEST_PARTS + 1) == part;
+            let mut digests: Vec<Digest> = self
+                .read(|fold| fold.locations().map(|(digest, _)| digest).filter(is_here).collect());
+            digests.sort_unstable();
+            for some in digests.chunks(GATHER_FACTS) {
+                let mut batch = FactBatch::new();
+                self.read(|fold| {
+                    let known = |digest| Some((digest, fold.location(digest)?));
+                    let known = some.iter().filter_map(known);
+                    known.for_each(|(digest, location)| batch.location(digest, &location));
+                });
+                fill(batch);
+            }
         }
-        drop(digests);
         fill(log);
         // Without a remote the journal has all registers.
         if self.0.remote.is_some() {

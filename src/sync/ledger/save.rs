@@ -37,7 +37,13 @@ impl Ledger {
     ///
     /// An error of the disk; nothing leaves the journal unless it is saved.
     pub fn save(&self) -> Result<()> {
+        self.discard_never_sent();
         let mut known = self.0.disk.saving.lock();
+        if self.0.order.lock().saved.is_dropped() {
+            self.0.disk.index.renew();
+            // Before the namespace is read: what moves from now on is saved after it.
+            self.0.order.lock().saved.begin_again();
+        }
         let generation = self.0.disk.index.generation();
         if generation != *known {
             self.refill(generation)?;
@@ -84,6 +90,13 @@ impl Ledger {
         }
     }
 
+    /// Reports whether a save should wait, because a long log is being read and the index must be
+    /// filled again at its end.
+    pub(in crate::sync) fn is_catching_up(&self) -> bool {
+        let order = &mut *self.0.order.lock();
+        order.saved.must_wait(&order.log, self.0.clock.mono())
+    }
+
     /// As [`Ledger::save`], for a caller that can do nothing about a failure: the next start takes
     /// longer.
     pub fn save_index(&self) {
@@ -128,6 +141,10 @@ impl Ledger {
                 Some(location) => batch.location(&digest, &location),
                 None => batch.forget_location(&digest),
             }
+        }
+        if order.saved.is_dropped() {
+            // The commits must not count as folded; the next save fills the index again.
+            return Gathered { batch, ack: None, unsure, learned: false, last: true };
         }
         if order.saved.has_more() {
             return Gathered { batch, ack: None, unsure, learned: false, last: false };

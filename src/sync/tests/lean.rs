@@ -107,38 +107,91 @@ fn p13_bounded_what_was_never_remote_leaves_no_tombstone() {
     });
 }
 
-/// A tier of half the working set: only a little more is fetched than is requested.
+/// A tier of half the working set: only a little more is fetched than is requested, also while the
+/// node makes room for what it writes.
 #[test]
 fn a_miss_under_pressure_fetches_its_own_bytes() {
-    const FILES: u64 = 256;
-    const SIZE: usize = 16 << 10;
-    for ahead in [false, true] {
+    for (size, ahead, writes) in [
+        (16 << 10, false, false),
+        (16 << 10, true, false),
+        (16 << 10, true, true),
+        (5000, true, true),
+    ] {
         run(async {
             let mut world = World::new();
             world.settings.pack_bytes = 512 << 10;
             world.settings.ahead = ahead;
             let mut a = world.node();
             for n in 0..FILES {
-                a.write(&format!("d/{n}"), &content(n + 1, SIZE));
+                a.write(&format!("d/{n}"), &content(n + 1, size));
             }
             a.push().await;
-            let small = World { tier: FILES * SIZE as u64 / 2, ..world.clone() };
-            let b = small.node();
+            let on_disk = size.next_multiple_of(4096) as u64;
+            let small = World { tier: FILES * on_disk / 2, ..world.clone() };
+            let mut b = small.node();
             assert!(b.pull().await);
-            let before = b.fetched();
-            let (mut asked, mut seed) = (0, 7_u64);
-            for _ in 0..6 * FILES {
-                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let n = (seed >> 33) % FILES;
-                let entry = b.entry(&format!("d/{n}")).unwrap();
-                let (digest, size) = entry.content().unwrap();
-                if !b.engine.ledger().blobs().contains(&digest) {
-                    asked += size;
-                }
-                assert!(b.read(&format!("d/{n}")).await == Some(content(n + 1, SIZE)), "d/{n}");
-            }
-            let fetched = b.fetched() - before;
-            assert!(fetched <= 3 * asked, "{fetched} bytes fetched for {asked}, ahead: {ahead}");
+            let (asked, fetched) = read_at_random(&small, &mut b, size, writes).await;
+            println!("{fetched} bytes fetched for {asked}: {size} bytes, {ahead}, {writes}");
+            assert!(fetched <= 3 * asked, "{fetched} for {asked}: {size} {ahead} {writes}");
         });
     }
+}
+
+const FILES: u64 = 256;
+
+/// Reads files; returns the bytes that were requested and not here, and those that were fetched.
+async fn read_at_random(world: &World, node: &mut Node, size: usize, writes: bool) -> (u64, u64) {
+    let before = node.fetched();
+    let (mut asked, mut seed) = (0, 7_u64);
+    for turn in 0..6 * FILES {
+        world.clock.advance(Duration::from_secs(1));
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let n = (seed >> 33) % FILES;
+        let entry = node.entry(&format!("d/{n}")).unwrap();
+        let (digest, bytes) = entry.content().unwrap();
+        if !node.engine.ledger().blobs().contains(&digest) {
+            asked += bytes;
+        }
+        assert!(node.read(&format!("d/{n}")).await == Some(content(n + 1, size)), "d/{n}");
+        if writes && turn % 8 == 0 {
+            node.send(&format!("own/{}", turn % 64), &content(turn + 10_000, size)).await;
+        }
+    }
+    (asked, node.fetched() - before)
+}
+
+/// Small contents lie in commits, which travel whole. They push out nothing that was not requested,
+/// and a program that reads one after the other fetches each commit once.
+#[test]
+fn a_miss_in_a_commit_pushes_out_only_what_is_requested() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..4 * FILES {
+            a.write(&format!("d/{n}"), &content(n + 1, 300));
+            if n % 64 == 63 {
+                a.push().await;
+            }
+        }
+        for n in 0..20 {
+            a.send("last", &content(n + 5000, 9000)).await;
+        }
+        let small = World { tier: 64 * 4096, ..world.clone() };
+        let b = small.node();
+        assert!(b.pull().await);
+        let before = b.fetched();
+        for n in 0..4 * FILES {
+            assert!(b.read(&format!("d/{n}")).await == Some(content(n + 1, 300)), "d/{n}");
+        }
+        let (asked, fetched) = (4 * FILES * 300, b.fetched() - before);
+        assert!(fetched <= 2 * asked, "{fetched} bytes fetched for {asked}");
+        // What is in the tier now stays there, except for the one that makes room.
+        let blobs = b.engine.ledger().blobs().clone();
+        let here =
+            |n: u64| blobs.contains(&b.entry(&format!("d/{n}")).unwrap().content().unwrap().0);
+        let before: Vec<u64> = (0..4 * FILES).filter(|n| here(*n)).collect();
+        assert!(b.read("d/0").await.is_some());
+        let left = before.iter().filter(|n| here(**n)).count();
+        assert!(left + 1 >= before.len(), "{left} of {} are left", before.len());
+    });
 }
