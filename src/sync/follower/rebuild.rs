@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX, read_again};
+use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
@@ -19,6 +19,7 @@ use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::sync::folded_log::FoldedLog;
 use crate::sync::ledger::Overtaken;
+use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
 
@@ -252,10 +253,10 @@ impl Follower {
             Ok(draft) => return Ok(Some(draft)),
             Err(error) => error,
         };
-        match error.kind() {
-            Kind::NotFound => return Ok(None),
-            Kind::Invalid | Kind::Corrupt => {}
-            _ => return Err(error),
+        match ReadFault::of(&error) {
+            ReadFault::Gone => return Ok(None),
+            ReadFault::Damaged | ReadFault::Newer => {}
+            ReadFault::Refused | ReadFault::Passing | ReadFault::Ours => return Err(error),
         }
         let mut state = self.0.state.lock();
         if state.bad_checkpoints.len() < UNUSABLE_MAX {
@@ -312,9 +313,9 @@ impl Follower {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                CommitRead::Unusable(why, error) => {
+                CommitRead::Unusable(error) => {
                     draft.log_mut().note_unusable(stamp);
-                    self.give_up(stamp, why, &error);
+                    self.give_up(stamp, &error);
                 }
             }
         }
