@@ -25,9 +25,6 @@ use crate::task;
 
 /// How many checkpoints are tried, latest first, before only the log is used.
 const CHECKPOINTS_TRIED_MAX: usize = 3;
-/// How often a draft is adopted: the first time, then with what had landed meanwhile, and then with
-/// what landed before landing was stopped.
-const ADOPTED_MAX: u32 = 3;
 
 /// The source of a rebuilt namespace.
 #[derive(Debug, Clone, Copy)]
@@ -212,35 +209,44 @@ impl Follower {
             names.sort_unstable();
             draft = self.complete(remote, bundled.draft, names).await?;
         }
-        let mut landing = None;
-        for _ in 0..ADOPTED_MAX {
-            let (commits, entries) = (draft.log().len(), draft.fold().len());
-            let (own, known) = (ledger.clone(), passed.clone());
-            let adopted = task::blocking(move || own.adopt(draft, &known)).await;
-            let Err(overtaken) = adopted else {
-                self.0.state.lock().watermark_ms = upto_ms;
-                if completed.is_some() {
-                    ledger.note_listed(began, began_ms);
-                }
-                match from.name {
-                    Some(name) => {
-                        tracing::info!(name, commits, entries, "started from a checkpoint");
-                    }
-                    None => {
-                        tracing::info!(commits, entries, "started from the log");
-                    }
-                }
-                return Ok(());
-            };
-            // A node that publishes all the time would stay ahead of this for ever.
-            if landing.is_none() {
-                landing = Some(ledger.landing().await);
+        // From here on no commit of this node lands, so the draft lacks some once at most.
+        let _landing = ledger.landing().await;
+        let adopted = match self.adopt(draft, &passed).await {
+            Err(overtaken) => {
+                let Overtaken { draft, landed } = *overtaken;
+                passed.extend(landed.iter().copied());
+                let draft = self.complete(remote, draft, landed).await?;
+                self.adopt(draft, &passed).await
             }
-            let Overtaken { draft: behind, landed } = *overtaken;
-            passed.extend(landed.iter().copied());
-            draft = self.complete(remote, behind, landed).await?;
+            adopted => adopted,
+        };
+        let Ok((commits, entries)) = adopted else {
+            let op = "a commit of this node was written while none was possible";
+            return Err(Error::new(Kind::Internal, op));
+        };
+        self.0.state.lock().watermark_ms = upto_ms;
+        if completed.is_some() {
+            ledger.note_listed(began, began_ms);
         }
-        Err(Error::new(Kind::Internal, "a commit of this node was written while none was possible"))
+        match from.name {
+            Some(name) => tracing::info!(name, commits, entries, "started from a checkpoint"),
+            None => tracing::info!(commits, entries, "started from the log"),
+        }
+        Ok(())
+    }
+
+    /// Replaces the namespace by a draft; returns how many commits and entries the draft has.
+    async fn adopt(
+        &self,
+        draft: LogView,
+        passed: &HashSet<Stamp>,
+    ) -> std::result::Result<(usize, usize), Box<Overtaken>> {
+        let (ledger, passed) = (self.0.ledger.clone(), passed.clone());
+        task::blocking(move || {
+            let counts = (draft.log().len(), draft.fold().len());
+            ledger.adopt(draft, &passed).map(|()| counts)
+        })
+        .await
     }
 
     /// Reads a checkpoint; `None` if it is unusable.
