@@ -58,8 +58,9 @@ const TICK_MAX: Duration = Duration::from_millis(250);
 /// a node that is alone in the log, it is enough that the batch before was taken one delay ago: so
 /// it makes no more commits than a node that closes files without a pause.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// A node is alone in the log if no other node has made a commit for this long, as far as a look at
-/// the log shows that is at most [`LOOKED_WITHIN`] old.
+/// A node is alone in the log if it has run for this long, and no other node has made a commit for
+/// this long, as far as a look at the log shows that is at most [`LOOKED_WITHIN`] old. Nodes that
+/// start together would otherwise all be alone at first.
 const ALONE_AFTER: Duration = Duration::from_secs(30);
 const LOOKED_WITHIN: Duration = Duration::from_secs(2);
 /// After this long without a commit, or half of the age if that is shorter, the next commit begins
@@ -101,7 +102,8 @@ struct Inner {
     incarnation: Mutex<OwnIncarnation>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
-    /// When the last batch was taken, by the monotonic clock.
+    /// When this publisher was made, and when the last batch was taken, by the monotonic clock.
+    made: Duration,
     taken: Mutex<Option<Duration>>,
     /// Drains in progress; batches are not delayed while there are any.
     hurried: AtomicUsize,
@@ -136,6 +138,7 @@ impl Publisher {
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
         let incarnation = Mutex::new(OwnIncarnation::new(ledger.first_incarnation()));
         let (last, taken, hurried) = (Mutex::new(None), Mutex::new(None), AtomicUsize::new(0));
+        let made = ledger.clock().mono();
         let pace = Pace::new(delay);
         let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
         let announcer = Announcer::new(ledger.node(), remote.clone(), follower.head().clone());
@@ -150,6 +153,7 @@ impl Publisher {
             pack_bytes,
             incarnation,
             last,
+            made,
             taken,
             hurried,
         }))
@@ -475,7 +479,8 @@ impl Inner {
     fn is_alone(&self) -> bool {
         let ledger = &self.ledger;
         let before_ms = ledger.now_ms().saturating_sub(ALONE_AFTER.as_millis() as u64);
-        ledger.reliance().has_listed(LOOKED_WITHIN)
+        ledger.clock().mono().saturating_sub(self.made) >= ALONE_AFTER
+            && ledger.reliance().has_listed(LOOKED_WITHIN)
             && !ledger.log(|log| log.chains().has_others_after(ledger.node(), before_ms))
     }
 }

@@ -139,6 +139,7 @@ impl Pair {
 fn a_lone_publisher_commits_as_soon_as_nothing_more_arrives() {
     run(async {
         let mut pair = Pair::new().await;
+        pair.pass(30_000).await;
         pair.close().await;
         let alone_ms = pair.median_ms(60).await;
         assert!(alone_ms <= 250, "{alone_ms} ms");
@@ -161,6 +162,7 @@ fn a_lone_publisher_makes_few_commits_whatever_it_closes() {
     run(async {
         for every_ms in [20, 60, 80, 120, 300] {
             let pair = Pair::new().await;
+            pair.pass(30_000).await;
             pair.writer.write("first", b"1");
             pair.pass(1000).await;
             let before = pair.commits();
