@@ -10,7 +10,7 @@ use hearthfs::sync::simulation::{Plan, Scenario};
 #[derive(Parser, Debug)]
 #[command(name = "fleet", disable_version_flag = true)]
 pub(crate) struct Options {
-    /// Simulates these only: pair, quiet, cold, failing, warm, busy, day, away.
+    /// Simulates these only: pair, brisk, quiet, cold, failing, warm, busy, day, away.
     #[arg(long, value_delimiter = ',', value_parser = scenario)]
     pub(crate) only: Vec<Scenario>,
     /// Nodes of a fleet; by default what one machine simulates in some minutes.
@@ -47,7 +47,7 @@ fn scenario(name: &str) -> Result<Scenario, String> {
 /// Nodes, entries and seconds that two processors and 8 GB simulate in some minutes each.
 fn usual(scenario: Scenario) -> (usize, usize, u64) {
     match scenario {
-        Scenario::Pair => (2, 100, 600),
+        Scenario::Pair | Scenario::Brisk => (2, 100, 600),
         Scenario::Quiet => (1000, 100, 30),
         Scenario::Cold | Scenario::Failing => (100, 200, 0),
         Scenario::Warm => (1000, 500, 0),
@@ -67,7 +67,8 @@ impl Options {
     /// Returns the size of a scenario.
     pub(crate) fn plan(&self, scenario: Scenario) -> Plan {
         let (nodes, entries, seconds) = usual(scenario);
-        let nodes = if scenario == Scenario::Pair { nodes } else { self.nodes.unwrap_or(nodes) };
+        let is_pair = matches!(scenario, Scenario::Pair | Scenario::Brisk);
+        let nodes = if is_pair { nodes } else { self.nodes.unwrap_or(nodes) };
         Plan {
             nodes,
             entries: self.entries.unwrap_or(entries),

@@ -101,6 +101,11 @@ impl Chains {
         all
     }
 
+    /// Reports whether a node other than this one has made a commit after a time.
+    pub(super) fn has_others_after(&self, node: NodeId, ms: u64) -> bool {
+        self.0.iter().any(|(incarnation, link)| incarnation.node != node && link.ms > ms)
+    }
+
     /// Reports whether no commit was folded yet.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()

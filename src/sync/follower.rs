@@ -33,21 +33,17 @@ use super::ledger::Ledger;
 use super::look_pace::{LookFigures, LookPace};
 use super::patience::wait_out;
 use super::quiet::Quiet;
+use super::read_fault::{ReadFault, read_again};
 use super::troubled::Troubled;
 use super::versions::Versions;
-use crate::clock;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::namespace::Commit;
-use crate::remote::{BundleName, ErrorClass, Progress, Remote, decode_commit_named, keys};
+use crate::remote::{BundleName, Progress, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
 /// How many commits are read at once.
 const FETCHES_AT_ONCE: usize = 8;
-/// How often a commit is read if it does not arrive whole.
-const READ_TRIES: u32 = 3;
-/// The pause between these attempts.
-const READ_WAIT: Duration = Duration::from_millis(50);
 /// The inline blobs of the last commits of one batch, this many, are kept at once: they will
 /// probably be read next. Those of earlier commits are fetched on demand, so that a new node does
 /// not write a file for each small blob of the history.
@@ -109,7 +105,8 @@ struct State {
     /// store's clock. A later commit under this node's identity that this run did not write is from
     /// another node with the same identity.
     alone_ms: Option<u64>,
-    unusable: HashMap<Stamp, Unusable>,
+    /// Commits that are damaged or of a newer version.
+    unusable: HashMap<Stamp, ReadFault>,
     /// Whether this run has checked if a checkpoint has commits that are not known here.
     caught_up: bool,
     /// The checkpoint that was read last. It contains nothing that is not known here.
@@ -122,22 +119,6 @@ struct State {
     bad_bundles: HashSet<BundleName>,
 }
 
-/// Why a commit is unusable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Unusable {
-    /// It may have been a bad read, so it is read again with each wide list.
-    Damaged,
-    /// It has a format that this version does not know.
-    Unknown,
-}
-
-impl Unusable {
-    /// Returns why the bytes of a commit cannot be decoded.
-    fn of(error: &Error) -> Self {
-        if error.kind() == Kind::Invalid { Self::Unknown } else { Self::Damaged }
-    }
-}
-
 /// The outcome of reading a commit.
 enum CommitRead {
     Commit(Box<Commit>),
@@ -147,7 +128,8 @@ enum CommitRead {
     Later,
     /// The store refuses it.
     Withheld(Error),
-    Unusable(Unusable, Error),
+    /// It is damaged or of a newer version.
+    Unusable(Error),
 }
 
 /// The nodes that have a commit which cannot be read now. Their later commits are neither read nor
@@ -416,9 +398,9 @@ impl Follower {
                     self.0.ledger.log(|log| log.note_unusable(stamp));
                     self.withhold(stamp, &error);
                 }
-                CommitRead::Unusable(why, error) => {
+                CommitRead::Unusable(error) => {
                     self.0.ledger.log(|log| log.note_unusable(stamp));
-                    self.give_up(stamp, why, &error);
+                    self.give_up(stamp, &error);
                 }
             }
             self.0.lag.settled();
@@ -439,56 +421,48 @@ impl Follower {
         }
     }
 
-    fn give_up(&self, stamp: Stamp, why: Unusable, error: &Error) {
-        let name = keys::commit_name(&stamp);
+    fn give_up(&self, stamp: Stamp, error: &Error) {
+        let (name, fault) = (keys::commit_name(&stamp), ReadFault::of(error));
         {
             let mut state = self.0.state.lock();
-            if state.unusable.len() < UNUSABLE_MAX && state.unusable.insert(stamp, why).is_some() {
+            if state.unusable.len() < UNUSABLE_MAX && state.unusable.insert(stamp, fault).is_some()
+            {
                 return;
             }
         }
-        match why {
-            Unusable::Damaged => tracing::warn!(
+        if fault == ReadFault::Newer {
+            tracing::warn!(
+                %name, error = %error.chain(),
+                "a commit was written by a newer hearthfs and is skipped; upgrade this node"
+            );
+        } else {
+            tracing::warn!(
                 %name, error = %error.chain(),
                 "a commit is damaged and skipped; its changes are not visible here until its files are \
                  written again"
-            ),
-            Unusable::Unknown => tracing::warn!(
-                %name, error = %error.chain(),
-                "a commit was written by a newer hearthfs and is skipped; upgrade this node"
-            ),
+            );
         }
     }
 
     /// Reads one commit.
     async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, CommitRead) {
-        let mut attempt = 1;
-        loop {
-            let error = match self.read_once(remote, stamp).await {
-                Ok(commit) => {
-                    self.0.withheld.clear(&stamp);
-                    self.0.late.clear(&stamp);
-                    return (stamp, CommitRead::Commit(Box::new(commit)));
-                }
-                Err(error) => error,
-            };
-            let got = match (ErrorClass::of(error.kind()), error.kind()) {
-                (_, Kind::NotFound) => CommitRead::Gone,
-                // It may have been a bad read.
-                (ErrorClass::Proof, _) if attempt < READ_TRIES => {
-                    attempt += 1;
-                    clock::sleep(READ_WAIT).await;
-                    continue;
-                }
-                (ErrorClass::Proof, _) => CommitRead::Unusable(Unusable::Damaged, error),
-                (_, Kind::Invalid) => CommitRead::Unusable(Unusable::Unknown, error),
-                _ if self.0.freshness.is_down() => CommitRead::Later,
-                (ErrorClass::Passing, _) if !self.is_too_late(stamp) => CommitRead::Later,
-                (ErrorClass::Passing | ErrorClass::Refused, _) => CommitRead::Withheld(error),
-                _ => CommitRead::Later,
-            };
-            return (stamp, got);
-        }
+        let error = match read_again(|| self.read_once(remote, stamp)).await {
+            Ok(commit) => {
+                self.0.withheld.clear(&stamp);
+                self.0.late.clear(&stamp);
+                return (stamp, CommitRead::Commit(Box::new(commit)));
+            }
+            Err(error) => error,
+        };
+        let got = match ReadFault::of(&error) {
+            ReadFault::Gone => CommitRead::Gone,
+            ReadFault::Damaged | ReadFault::Newer => CommitRead::Unusable(error),
+            _ if self.0.freshness.is_down() => CommitRead::Later,
+            ReadFault::Passing if !self.is_too_late(stamp) => CommitRead::Later,
+            ReadFault::Passing | ReadFault::Refused => CommitRead::Withheld(error),
+            ReadFault::Ours => CommitRead::Later,
+        };
+        (stamp, got)
     }
 
     /// Notes that a commit cannot be read, and reports whether this has lasted too long. Until
@@ -524,26 +498,7 @@ impl Follower {
 async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
     match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
         Ok(commit) => CommitRead::Commit(Box::new(commit)),
-        Err(error) => CommitRead::Unusable(Unusable::of(&error), error),
-    }
-}
-
-/// Reads a damaged object again: it may have been a bad read.
-async fn read_again<T, F>(read: impl Fn() -> F) -> Result<T>
-where
-    F: Future<Output = Result<T>>,
-{
-    let mut attempt = 1;
-    loop {
-        let error = match read().await {
-            Err(error) if error.kind() == Kind::Corrupt => error,
-            done => return done,
-        };
-        if attempt >= READ_TRIES {
-            return Err(error);
-        }
-        attempt += 1;
-        clock::sleep(READ_WAIT).await;
+        Err(error) => CommitRead::Unusable(error),
     }
 }
 

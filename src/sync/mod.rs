@@ -33,6 +33,7 @@ mod parcels;
 mod patience;
 mod publisher;
 mod quiet;
+mod read_fault;
 mod renewer;
 mod room;
 #[cfg(any(test, feature = "test-util"))]

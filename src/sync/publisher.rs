@@ -54,8 +54,15 @@ const TICKS_PER_DELAY: u32 = 20;
 /// The longest tick: a drain may stay unnoticed for this long.
 const TICK_MAX: Duration = Duration::from_millis(250);
 /// After this long without a commit, the next one is made as soon as no more changes arrive. With
-/// less, nodes that write the same contents agree about smaller batches and upload more copies.
+/// less, nodes that write the same contents agree about smaller batches and upload more copies. For
+/// a node that is alone in the log, it is enough that the batch before was taken one delay ago: so
+/// it makes no more commits than a node that closes files without a pause.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// A node is alone in the log if it has run for this long, and no other node has made a commit for
+/// this long, as far as a look at the log shows that is at most [`LOOKED_WITHIN`] old. Nodes that
+/// start together would otherwise all be alone at first.
+const ALONE_AFTER: Duration = Duration::from_secs(30);
+const LOOKED_WITHIN: Duration = Duration::from_secs(2);
 /// After this long without a commit, or half of the age if that is shorter, the next commit begins
 /// a new incarnation.
 const SILENT_MAX: Duration = Duration::from_hours(24);
@@ -95,6 +102,9 @@ struct Inner {
     incarnation: Mutex<OwnIncarnation>,
     /// When the last commit was written, by the monotonic clock.
     last: Mutex<Option<Duration>>,
+    /// When this publisher was made, and when the last batch was taken, by the monotonic clock.
+    made: Duration,
+    taken: Mutex<Option<Duration>>,
     /// Drains in progress; batches are not delayed while there are any.
     hurried: AtomicUsize,
 }
@@ -127,7 +137,8 @@ impl Publisher {
         let remote = remote.background();
         let uploader = Arc::new(Uploader::new(ledger.clone(), remote.clone(), pack_bytes));
         let incarnation = Mutex::new(OwnIncarnation::new(ledger.first_incarnation()));
-        let (last, hurried) = (Mutex::new(None), AtomicUsize::new(0));
+        let (last, taken, hurried) = (Mutex::new(None), Mutex::new(None), AtomicUsize::new(0));
+        let made = ledger.clock().mono();
         let pace = Pace::new(delay);
         let claims = Claims::new(ledger.clone(), remote.clone(), follower.clone());
         let announcer = Announcer::new(ledger.node(), remote.clone(), follower.head().clone());
@@ -142,6 +153,8 @@ impl Publisher {
             pack_bytes,
             incarnation,
             last,
+            made,
+            taken,
             hurried,
         }))
     }
@@ -227,7 +240,11 @@ impl Publisher {
         let now = inner.ledger.clock().mono();
         let delay = inner.pace.delay(now, counts);
         let ticks = ticks_of(delay);
-        let is_due = inner.last.lock().is_none_or(|last| now.saturating_sub(last) >= IDLE_AFTER);
+        let is_past = |at: &Mutex<Option<Duration>>, time| {
+            at.lock().is_none_or(|at| now.saturating_sub(at) >= time)
+        };
+        let is_due =
+            is_past(&inner.last, IDLE_AFTER) || (is_past(&inner.taken, delay) && inner.is_alone());
         let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
@@ -250,6 +267,7 @@ impl Publisher {
     async fn agree_and_upload(&self) -> Option<Uploaded> {
         let inner = &self.0;
         let mut batch = inner.ledger.take()?;
+        *inner.taken.lock() = Some(inner.ledger.clock().mono());
         let lacking = |batch: &Batch| inner.uploader.lacking(batch);
         let claim = inner.claims.agree(&mut batch, lacking, || inner.is_hurried()).await;
         let mut uploaded = self.upload_batch(batch).await;
@@ -455,6 +473,15 @@ const NAMES_MAX: usize = 64;
 impl Inner {
     fn is_hurried(&self) -> bool {
         self.hurried.load(Ordering::Relaxed) > 0
+    }
+
+    /// Reports whether no other node publishes, as far as this node knows.
+    fn is_alone(&self) -> bool {
+        let ledger = &self.ledger;
+        let before_ms = ledger.now_ms().saturating_sub(ALONE_AFTER.as_millis() as u64);
+        ledger.clock().mono().saturating_sub(self.made) >= ALONE_AFTER
+            && ledger.reliance().has_listed(LOOKED_WITHIN)
+            && !ledger.log(|log| log.chains().has_others_after(ledger.node(), before_ms))
     }
 }
 

@@ -232,7 +232,9 @@ impl Uploader {
                 inline += size;
                 plan.inline.push((digest, size));
             } else if size < PACKED_BELOW_BYTES {
-                if plan.packs.is_empty() || packed + size > self.pack_bytes {
+                // A pack ends with the content that fills it, as a batch does. Otherwise the last
+                // content of a full batch would be alone in a pack.
+                if plan.packs.is_empty() || packed >= self.pack_bytes {
                     plan.packs.push(Vec::new());
                     packed = 0;
                 }

@@ -5,14 +5,21 @@
 
 use parking_lot::{Condvar, Mutex};
 
-#[derive(Debug, Default)]
+/// How many tests wait for the machine before it is given to them, one after the other. For each
+/// change of the turn the tests that share the machine must end, and processors idle.
+const GATHERED: usize = 4;
+
+#[derive(Debug)]
 struct State {
     sharing: usize,
     alone: bool,
     waiting: usize,
+    /// No further test may share the machine until none waits.
+    gathered: bool,
 }
 
-static STATE: Mutex<State> = Mutex::new(State { sharing: 0, alone: false, waiting: 0 });
+static STATE: Mutex<State> =
+    Mutex::new(State { sharing: 0, alone: false, waiting: 0, gathered: false });
 static CHANGED: Condvar = Condvar::new();
 
 /// A turn; dropping it ends it.
@@ -22,10 +29,10 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    /// Waits until no test uses the machine exclusively, or waits for that.
+    /// Waits while tests use the machine exclusively, or enough of them wait for that.
     pub(crate) fn shared() -> Self {
         let mut state = STATE.lock();
-        CHANGED.wait_while(&mut state, |state| state.alone || state.waiting > 0);
+        CHANGED.wait_while(&mut state, |state| state.alone || state.gathered);
         state.sharing += 1;
         Self { alone: false }
     }
@@ -34,8 +41,10 @@ impl Turn {
     pub(crate) fn alone() -> Self {
         let mut state = STATE.lock();
         state.waiting += 1;
+        state.gathered |= state.waiting >= GATHERED;
         CHANGED.wait_while(&mut state, |state| state.alone || state.sharing > 0);
         state.waiting -= 1;
+        state.gathered &= state.waiting > 0;
         state.alone = true;
         Self { alone: true }
     }

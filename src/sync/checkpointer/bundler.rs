@@ -14,11 +14,12 @@ use futures::stream;
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
-    BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle, BundleName, ErrorClass, LOG_ITEMS_MAX, LogItem,
-    Remote, decode_commit_named, keys,
+    BUNDLE_BYTES_MAX, BUNDLE_COMMITS_MAX, Bundle, BundleName, LOG_ITEMS_MAX, LogItem, Remote,
+    decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::covers::BundleItem;
+use crate::sync::read_fault::ReadFault;
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
@@ -161,15 +162,17 @@ async fn read(remote: &Remote, stamp: Stamp) -> Result<(Stamp, Option<Bytes>)> {
     let name = keys::commit_name(&stamp);
     let bytes = match remote.get_commit(&name).await {
         Ok(bytes) => bytes,
-        // A commit that is in a checkpoint meanwhile may be deleted.
-        Err(error) if error.kind() == Kind::NotFound => return Err(error),
-        Err(error) if ErrorClass::of(error.kind()) == ErrorClass::Passing => return Err(error),
-        Err(_) => return Ok((stamp, None)),
+        Err(error) => match ReadFault::of(&error) {
+            // A commit that is in a checkpoint meanwhile may be deleted.
+            ReadFault::Gone | ReadFault::Passing => return Err(error),
+            _ => return Ok((stamp, None)),
+        },
     };
     let copy = bytes.clone();
     let good = task::blocking(move || {
         // A commit of a newer format is kept for nodes that know it.
-        decode_commit_named(&copy, &stamp).map_or_else(|e| e.kind() == Kind::Invalid, |_| true)
+        let read = decode_commit_named(&copy, &stamp);
+        read.map_or_else(|error| ReadFault::of(&error) == ReadFault::Newer, |_| true)
     });
     Ok((stamp, good.await.then_some(bytes)))
 }

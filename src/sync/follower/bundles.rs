@@ -10,14 +10,12 @@ use futures::StreamExt as _;
 use futures::stream;
 
 use super::list::{GAP_BACK_MS, name_of_ms};
-use super::{
-    FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, Unusable, WaitingNodes, read_again, unpack,
-};
-use crate::error::Kind;
+use super::{FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, WaitingNodes, unpack};
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::LogView;
+use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
 
@@ -174,7 +172,7 @@ impl Follower {
             .await;
             all.draft = draft;
             for (stamp, error) in bad {
-                self.give_up(stamp, Unusable::of(&error), &error);
+                self.give_up(stamp, &error);
             }
             all.upto_ms = next.upto_ms();
         }
@@ -196,14 +194,12 @@ impl Follower {
             Ok(bundle) => return Ok(Some(bundle)),
             Err(error) => error,
         };
-        let useless = [Kind::Corrupt, Kind::Invalid, Kind::NotFound, Kind::Denied];
-        if !useless.contains(&error.kind()) {
+        let fault = ReadFault::of(&error);
+        let may_pass = matches!(fault, ReadFault::Passing | ReadFault::Ours);
+        if may_pass || !self.note_bad_bundle(item.name) {
             return Err(error);
         }
-        if !self.note_bad_bundle(item.name) {
-            return Err(error);
-        }
-        if error.kind() != Kind::NotFound {
+        if fault != ReadFault::Gone {
             tracing::warn!(
                 name = %item.name, error = %error.chain(),
                 "a bundle of commits cannot be used; the commits are read one by one; if it was \

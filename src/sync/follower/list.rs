@@ -6,11 +6,12 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Folded, Follower, Unusable, WaitingNodes};
+use super::{Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
+use crate::sync::read_fault::ReadFault;
 use crate::sync::times::LOOK_BACK_MS;
 
 /// How often a wide list is made while the node is active.
@@ -232,9 +233,10 @@ impl Follower {
         }
         let state = self.0.state.lock();
         names.retain(|stamp| match state.unusable.get(stamp) {
-            Some(Unusable::Damaged) => reach == ListReach::Wide,
-            Some(Unusable::Unknown) => false,
             None => true,
+            Some(ReadFault::Newer) => false,
+            // It may have been a bad read.
+            Some(_) => reach == ListReach::Wide,
         });
         names.retain(|stamp| self.0.withheld.left(stamp).is_zero());
         ledger.log(|log| log.unseen(names.into_iter()))

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX, read_again};
+use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
@@ -19,14 +19,12 @@ use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::sync::folded_log::FoldedLog;
 use crate::sync::ledger::Overtaken;
+use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
 
 /// How many checkpoints are tried, latest first, before only the log is used.
 const CHECKPOINTS_TRIED_MAX: usize = 3;
-/// How often a draft is adopted: the first time, then with what had landed meanwhile, and then with
-/// what landed before landing was stopped.
-const ADOPTED_MAX: u32 = 3;
 
 /// The source of a rebuilt namespace.
 #[derive(Debug, Clone, Copy)]
@@ -211,35 +209,44 @@ impl Follower {
             names.sort_unstable();
             draft = self.complete(remote, bundled.draft, names).await?;
         }
-        let mut landing = None;
-        for _ in 0..ADOPTED_MAX {
-            let (commits, entries) = (draft.log().len(), draft.fold().len());
-            let (own, known) = (ledger.clone(), passed.clone());
-            let adopted = task::blocking(move || own.adopt(draft, &known)).await;
-            let Err(overtaken) = adopted else {
-                self.0.state.lock().watermark_ms = upto_ms;
-                if completed.is_some() {
-                    ledger.note_listed(began, began_ms);
-                }
-                match from.name {
-                    Some(name) => {
-                        tracing::info!(name, commits, entries, "started from a checkpoint");
-                    }
-                    None => {
-                        tracing::info!(commits, entries, "started from the log");
-                    }
-                }
-                return Ok(());
-            };
-            // A node that publishes all the time would stay ahead of this for ever.
-            if landing.is_none() {
-                landing = Some(ledger.landing().await);
+        // From here on no commit of this node lands, so the draft lacks some once at most.
+        let _landing = ledger.landing().await;
+        let adopted = match self.adopt(draft, &passed).await {
+            Err(overtaken) => {
+                let Overtaken { draft, landed } = *overtaken;
+                passed.extend(landed.iter().copied());
+                let draft = self.complete(remote, draft, landed).await?;
+                self.adopt(draft, &passed).await
             }
-            let Overtaken { draft: behind, landed } = *overtaken;
-            passed.extend(landed.iter().copied());
-            draft = self.complete(remote, behind, landed).await?;
+            adopted => adopted,
+        };
+        let Ok((commits, entries)) = adopted else {
+            let op = "a commit of this node was written while none was possible";
+            return Err(Error::new(Kind::Internal, op));
+        };
+        self.0.state.lock().watermark_ms = upto_ms;
+        if completed.is_some() {
+            ledger.note_listed(began, began_ms);
         }
-        Err(Error::new(Kind::Internal, "a commit of this node was written while none was possible"))
+        match from.name {
+            Some(name) => tracing::info!(name, commits, entries, "started from a checkpoint"),
+            None => tracing::info!(commits, entries, "started from the log"),
+        }
+        Ok(())
+    }
+
+    /// Replaces the namespace by a draft; returns how many commits and entries the draft has.
+    async fn adopt(
+        &self,
+        draft: LogView,
+        passed: &HashSet<Stamp>,
+    ) -> std::result::Result<(usize, usize), Box<Overtaken>> {
+        let (ledger, passed) = (self.0.ledger.clone(), passed.clone());
+        task::blocking(move || {
+            let counts = (draft.log().len(), draft.fold().len());
+            ledger.adopt(draft, &passed).map(|()| counts)
+        })
+        .await
     }
 
     /// Reads a checkpoint; `None` if it is unusable.
@@ -252,10 +259,10 @@ impl Follower {
             Ok(draft) => return Ok(Some(draft)),
             Err(error) => error,
         };
-        match error.kind() {
-            Kind::NotFound => return Ok(None),
-            Kind::Invalid | Kind::Corrupt => {}
-            _ => return Err(error),
+        match ReadFault::of(&error) {
+            ReadFault::Gone => return Ok(None),
+            ReadFault::Damaged | ReadFault::Newer => {}
+            ReadFault::Refused | ReadFault::Passing | ReadFault::Ours => return Err(error),
         }
         let mut state = self.0.state.lock();
         if state.bad_checkpoints.len() < UNUSABLE_MAX {
@@ -312,9 +319,9 @@ impl Follower {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                CommitRead::Unusable(why, error) => {
+                CommitRead::Unusable(error) => {
                     draft.log_mut().note_unusable(stamp);
-                    self.give_up(stamp, why, &error);
+                    self.give_up(stamp, &error);
                 }
             }
         }

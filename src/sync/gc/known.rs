@@ -11,7 +11,7 @@ use futures::stream;
 use super::report::GcProgress;
 use crate::clock;
 use crate::digest::Digest;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::name::TreePath;
 use crate::namespace::{Age, BlobPlace, Commit, Fold, Site};
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Remote, decode_commit_named, keys};
@@ -19,11 +19,12 @@ use crate::stamp::{NodeId, Stamp};
 use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
+use crate::sync::read_fault::{ReadFault, read_again};
 use crate::task;
 
 /// How many commits are read at once.
 const FETCHES_AT_ONCE: usize = 8;
-/// How often an object is read that is unreadable or not whole.
+/// How often a request is made that gets no answer.
 const TRIES: u32 = 3;
 /// The pause between these attempts.
 const WAIT: std::time::Duration = std::time::Duration::from_millis(200);
@@ -150,24 +151,19 @@ impl Known {
         item: &LogItem,
         whole: bool,
     ) -> Result<Option<LogView>> {
-        let mut attempt = 1;
-        loop {
-            let error = match fetch_checkpoint(remote, &item.name, whole).await {
-                Ok(draft) => return Ok(Some(draft)),
-                Err(error) => error,
-            };
-            match error.kind() {
-                Kind::NotFound => return Ok(None),
-                Kind::Corrupt | Kind::Invalid if attempt >= TRIES => {
-                    let (name, error) = (&item.name, error.chain());
-                    self.notes.push(format!("checkpoint {name} cannot be used: {error}"));
-                    return Ok(None);
-                }
-                _ if attempt >= TRIES => return Err(error),
-                _ => {}
+        let ask = async || fetch_checkpoint(remote, &item.name, whole).await;
+        let error = match read_again(|| patiently(&ask)).await {
+            Ok(draft) => return Ok(Some(draft)),
+            Err(error) => error,
+        };
+        match ReadFault::of(&error) {
+            ReadFault::Gone => Ok(None),
+            ReadFault::Damaged | ReadFault::Newer => {
+                let (name, error) = (&item.name, error.chain());
+                self.notes.push(format!("checkpoint {name} cannot be used: {error}"));
+                Ok(None)
             }
-            attempt += 1;
-            clock::sleep(WAIT).await;
+            ReadFault::Refused | ReadFault::Passing | ReadFault::Ours => Err(error),
         }
     }
 
@@ -195,18 +191,21 @@ impl Known {
         while let Some((item, stamp, got)) = reading.next().await {
             done += 1;
             progress(GcProgress::Log(done, all));
-            let commit = match got? {
-                GcRead::Commit(commit) => commit,
-                GcRead::Unusable => {
-                    unread += 1;
-                    continue;
-                }
-                GcRead::Gone => {
-                    // An expired commit has no effect any more, and a lifecycle rule may delete it
-                    // at any time.
-                    gone += u64::from(age.left(item.stored_ms, now_ms).is_some());
-                    continue;
-                }
+            let commit = match got {
+                Ok(commit) => commit,
+                Err(error) => match ReadFault::of(&error) {
+                    ReadFault::Damaged | ReadFault::Newer => {
+                        unread += 1;
+                        continue;
+                    }
+                    ReadFault::Gone => {
+                        // An expired commit has no effect any more, and a lifecycle rule may delete
+                        // it at any time.
+                        gone += u64::from(age.left(item.stored_ms, now_ms).is_some());
+                        continue;
+                    }
+                    ReadFault::Refused | ReadFault::Passing | ReadFault::Ours => return Err(error),
+                },
             };
             self.live.add_named(&commit);
             let covered = self.latest.as_ref().is_some_and(|(_, commits)| commits.contains(&stamp));
@@ -263,7 +262,7 @@ pub(super) fn is_over(age: Age, stored_ms: u64, now_ms: u64) -> bool {
 pub(super) async fn patiently<T>(ask: impl AsyncFn() -> Result<T>) -> Result<T> {
     for _ in 1..TRIES {
         match ask().await {
-            Err(error) if matches!(error.kind(), Kind::Unavailable | Kind::TimedOut) => {
+            Err(error) if ReadFault::of(&error) == ReadFault::Passing => {
                 clock::sleep(WAIT).await;
             }
             answer => return answer,
@@ -306,36 +305,12 @@ fn nameless_file() -> Result<File> {
     Ok(file)
 }
 
-/// The outcome of reading a commit.
-enum GcRead {
-    Commit(Box<Commit>),
-    /// It existed when the log was listed, and is deleted since.
-    Gone,
-    /// It is damaged, or of a newer version.
-    Unusable,
-}
-
 /// Reads a commit.
-async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<GcRead> {
+async fn fetch_commit(remote: &Remote, stamp: Stamp) -> Result<Commit> {
     let name = keys::commit_name(&stamp);
-    let mut attempt = 1;
-    loop {
-        let read = match remote.get_commit(&name).await {
-            Ok(bytes) => task::blocking(move || decode_commit_named(&bytes, &stamp)).await,
-            Err(error) => Err(error),
-        };
-        let error = match read {
-            Ok(commit) => return Ok(GcRead::Commit(Box::new(commit))),
-            Err(error) => error,
-        };
-        match error.kind() {
-            Kind::NotFound => return Ok(GcRead::Gone),
-            Kind::Invalid => return Ok(GcRead::Unusable),
-            Kind::Corrupt if attempt >= TRIES => return Ok(GcRead::Unusable),
-            _ if attempt >= TRIES => return Err(error),
-            _ => {}
-        }
-        attempt += 1;
-        clock::sleep(WAIT).await;
-    }
+    read_again(|| async {
+        let bytes = patiently(async || remote.get_commit(&name).await).await?;
+        task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+    })
+    .await
 }

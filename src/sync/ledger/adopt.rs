@@ -64,7 +64,7 @@ impl Ledger {
             }
             let (mut new, log) = draft.into_parts();
             let mut fold = self.0.fold.write();
-            self.keep_own(order, &fold, &mut new);
+            self.locked(order, &mut new).keep_own(&fold);
             // Everything is new to a node that had nothing, and to no other node.
             let nothing = fold.registers().next().is_none();
             let moved = (!nothing).then(|| difference(&fold, &new));

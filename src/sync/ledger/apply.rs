@@ -5,24 +5,22 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::lost_blobs::{self, learn};
-use super::{Ledger, Moved, Ordered};
+use super::lost_blobs;
+use super::{Ledger, Locked, Moved};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::local::{Blobs, State};
 use crate::name::TreePath;
-use crate::namespace::{Applied, BlobPlace, Change, Commit, Fold, Location, Op, Time};
+use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
 use crate::remote::keys;
 use crate::stamp::Stamp;
 use crate::sync::batch::Batch;
 use crate::sync::doubts;
 use crate::sync::folded_log::{FoldedLog, Intake, fold_commit};
 
-/// A commit that is being applied to the present namespace, with both locks held.
+/// A commit that is being applied to the present namespace.
 struct Arriving<'a> {
-    ledger: &'a Ledger,
-    order: &'a mut Ordered,
-    fold: &'a mut Fold,
+    locked: Locked<'a>,
     /// Whether a run of this node has written it.
     is_own: bool,
     now_ms: u64,
@@ -37,26 +35,27 @@ struct Arriving<'a> {
 
 impl Intake for Arriving<'_> {
     fn folded(&mut self) -> &mut FoldedLog {
-        &mut self.order.log
+        &mut self.locked.order.log
     }
 
     fn locate(&mut self, digest: Digest, location: Location) {
-        if learn(self.order, self.fold, digest, location) {
+        if self.locked.learn(digest, location) {
             self.healed.insert(digest);
         }
     }
 
     fn change(&mut self, change: &Change) {
-        let Self { ledger, order, fold, .. } = self;
+        let ledger = self.locked.ledger;
         ledger.observe(change.stamp, self.now_ms);
         if ledger.0.rules.stays_here(&change.path) {
             // A node with other profiles has sent it. Here the path belongs to this node alone.
             return;
         }
+        let Locked { order, fold, .. } = &mut self.locked;
         order.keep(&change.path, fold);
         let waits = order.outbox.hear(change);
         if order.outbox.is_apart(&change.path) {
-            self.moved.extend(ledger.hear_apart(order, fold, change, self.now));
+            self.moved.extend(self.locked.hear_apart(change, self.now));
             return;
         }
         if waits && self.is_own && order.outbox.is_restamping() {
@@ -96,11 +95,10 @@ impl Ledger {
             self.0.counts.traffic.commits_applied.fetch_add(1, Ordering::Relaxed);
             self.observe(commit.stamp, now_ms);
             let mut fold = self.0.fold.write();
-            self.hear(order, &fold, doubts::of(commit));
+            let mut locked = self.locked(order, &mut fold);
+            locked.hear(doubts::of(commit));
             let mut arriving = Arriving {
-                ledger: self,
-                order,
-                fold: &mut fold,
+                locked,
                 is_own: commit.node == self.node(),
                 now_ms,
                 now: Time::from_wall(self.0.clock.wall()),
@@ -159,13 +157,15 @@ impl Ledger {
         }
         {
             let mut order = self.0.order.lock();
-            let mut fold = self.0.fold.write();
             order.bad.note_stored(stored.iter());
             order.aside.note_stored(stored.iter().map(|(digest, _)| digest));
-            for (digest, location) in stored {
-                learn(&mut order, &mut fold, digest, location);
+            {
+                let mut fold = self.0.fold.write();
+                let mut locked = self.locked(&mut order, &mut fold);
+                for (digest, location) in stored {
+                    locked.learn(digest, location);
+                }
             }
-            drop(fold);
             if let Some((commit, names)) = commit {
                 order.log.note_written(commit, names);
                 order.log.make_room(|ms| self.0.reliance.is_silent(ms));

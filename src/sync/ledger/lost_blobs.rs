@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::{Ledger, Ordered};
+use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::local::Blobs;
 use crate::name::TreePath;
@@ -133,24 +133,44 @@ impl Bad {
     }
 }
 
-/// Notes the location of a content, unless that place is known to be bad. Returns whether a content
-/// can be obtained again that could not be before.
-pub(super) fn learn(
-    order: &mut Ordered,
-    fold: &mut Fold,
-    digest: Digest,
-    location: Location,
-) -> bool {
-    if order.bad.is(&digest, &location) {
-        // The node that names this place does not know that it is bad.
-        order.bad.tell(digest, location);
-        return false;
+impl Locked<'_> {
+    /// Notes the location of a content, unless that place is known to be bad. Returns whether a
+    /// content can be obtained again that could not be before.
+    pub(super) fn learn(&mut self, digest: Digest, location: Location) -> bool {
+        let Self { order, fold, .. } = self;
+        if order.bad.is(&digest, &location) {
+            // The node that names this place does not know that it is bad.
+            order.bad.tell(digest, location);
+            return false;
+        }
+        if !fold.locate(digest, &location) {
+            return false;
+        }
+        order.saved.location_moved(digest);
+        order.bad.places.remove(&digest).is_some()
     }
-    if !fold.locate(digest, &location) {
-        return false;
+
+    /// Takes in doubts: another node could not read these contents. From now on this node does not
+    /// rely on their places without a check. A program that opens such a file reads and verifies
+    /// it, as always; a writer stores the content again. If this node has stored it there and has
+    /// the bytes, it stores them again at once.
+    pub(super) fn hear(&mut self, doubts: Vec<Doubt>) {
+        let Self { ledger, order, fold } = self;
+        let reliance = &ledger.0.reliance;
+        for Doubt { digest, location } in doubts {
+            let known = fold.location(&digest);
+            // It is at another place, or where no node looks any more.
+            if known.is_some_and(|known| known != location || reliance.is_expired(known.stored_ms))
+                || reliance.is_doubted(&digest, location.stored_ms)
+            {
+                continue;
+            }
+            reliance.doubt(digest, location.stored_ms);
+            if order.bad.is_own(ledger.node(), &digest, &location) && fold.uses(&digest) {
+                order.bad.repair(&ledger.0.disk.blobs, digest, location.size);
+            }
+        }
     }
-    order.saved.location_moved(digest);
-    order.bad.places.remove(&digest).is_some()
 }
 
 impl Ledger {
@@ -196,27 +216,6 @@ impl Ledger {
     /// Reports whether contents that [`Ledger::store_again`] was given are still being stored.
     pub(in crate::sync) fn is_renewing(&self) -> bool {
         !self.0.order.lock().bad.renewing.is_empty()
-    }
-
-    /// Takes in doubts: another node could not read these contents. From now on this node does not
-    /// rely on their places without a check. A program that opens such a file reads and verifies
-    /// it, as always; a writer stores the content again. If this node has stored it there and has
-    /// the bytes, it stores them again at once.
-    pub(super) fn hear(&self, order: &mut Ordered, fold: &Fold, doubts: Vec<Doubt>) {
-        for Doubt { digest, location } in doubts {
-            let known = fold.location(&digest);
-            // It is at another place, or where no node looks any more.
-            if known.is_some_and(|known| {
-                known != location || self.0.reliance.is_expired(known.stored_ms)
-            }) || self.0.reliance.is_doubted(&digest, location.stored_ms)
-            {
-                continue;
-            }
-            self.0.reliance.doubt(digest, location.stored_ms);
-            if order.bad.is_own(self.node(), &digest, &location) && fold.uses(&digest) {
-                order.bad.repair(&self.0.disk.blobs, digest, location.size);
-            }
-        }
     }
 
     /// Returns the time to note for contents that are being stored now. It is later than that of

@@ -250,11 +250,12 @@ impl Ledger {
             changes
                 .retain(|change| !matches!(&change.op, Op::Attrs { of, .. } if gone.contains(of)));
             let mut fold = self.0.fold.write();
+            let mut locked = self.locked(&mut order, &mut fold);
             for change in &changes {
                 self.observe(change.stamp, now_ms);
                 if self.0.remote.is_some() {
-                    order.outbox.track_again(change, &fold, &queued);
-                    self.note_put(record.seq, &order, &fold, &change.op);
+                    locked.order.outbox.track_again(change, locked.fold, &queued);
+                    locked.note_put(record.seq, &change.op);
                     // The remote may be another one than the one that is known to have it.
                     if let Op::Put(entry) = &change.op
                         && let Some((digest, _)) = entry.content()
@@ -263,28 +264,28 @@ impl Ledger {
                     }
                 }
                 // An earlier change of ours was sent under a new stamp, just before the run ended.
-                let overtaken = fold.register(&change.path).is_some_and(|known| {
+                let overtaken = locked.fold.register(&change.path).is_some_and(|known| {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
                 });
-                let overtaken = overtaken && order.outbox.is_restamping();
+                let overtaken = overtaken && locked.order.outbox.is_restamping();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
-                    fold.reset(&change.path, None);
+                    locked.fold.reset(&change.path, None);
                 }
-                fold.apply(change, Time::from_ms(change.stamp.ms));
+                locked.fold.apply(change, Time::from_ms(change.stamp.ms));
                 if self.0.remote.is_none() {
-                    self.0.rules.forget_alone(&mut fold, change);
+                    self.0.rules.forget_alone(locked.fold, change);
                 }
-                self.replace_apart(&mut order, &fold, change);
+                locked.replace_apart(change);
             }
             for change in &own {
                 self.observe(change.stamp, now_ms);
-                self.apply_own(&mut order, &mut fold, change, Time::from_ms(change.stamp.ms));
+                locked.apply_own(change, Time::from_ms(change.stamp.ms));
             }
             for change in &apart {
                 self.observe(change.stamp, now_ms);
                 let at = Time::from_ms(change.stamp.ms);
-                self.apply_apart(&mut order, &mut fold, (record.seq, change), private, at);
+                locked.apply_apart((record.seq, change), private, at);
             }
             drop(fold);
             if self.0.remote.is_some() {

@@ -28,7 +28,7 @@ pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::restamp::Restamp;
 pub(in crate::sync) use self::touch::TOUCH_EVERY;
 use self::touch::Touched;
-use super::{Ledger, Ordered, Pending};
+use super::{Ledger, Locked, Ordered, Pending};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{FactBatch, Seq};
@@ -291,8 +291,8 @@ impl Ledger {
         let mut batch = Batch::of(taken, amends);
         let mut order = self.0.order.lock();
         let resets = order.outbox.queue.settle(&mut batch);
-        self.board(&order, &self.0.fold.read(), &mut batch);
         let mut fold = self.0.fold.write();
+        self.locked(&mut order, &mut fold).board(&mut batch);
         for (path, removed, before) in resets {
             // A later change in the queue stays.
             if fold.register(&path).is_some_and(|register| register.stamp == removed) {
@@ -323,7 +323,9 @@ impl Ledger {
     /// Notes that other nodes know the changes of the oldest batch that was taken.
     pub(super) fn landed(&self, order: &mut Ordered, batch: &Batch) {
         order.outbox.queue.done(batch);
-        self.rides_landed(order, batch);
+        if !batch.rides.is_empty() {
+            self.locked(order, &mut self.0.fold.write()).rides_landed(batch);
+        }
         order.outbox.apart.say(batch.upto);
         self.note_totals(order);
     }
@@ -332,10 +334,19 @@ impl Ledger {
         let (records, bytes, _) = order.outbox.queue.totals();
         self.0.signs.room().note_pending(records, bytes);
     }
+}
+
+impl Locked<'_> {
+    /// Notes that a change is about to be applied to the namespace and queued, in the record `seq`.
+    pub(super) fn track(&mut self, seq: Seq, change: &Change) {
+        self.order.outbox.track(change, self.fold);
+        self.note_put(seq, &change.op);
+    }
 
     /// Applies changes that are not remote, and those that never will be, to a namespace that
-    /// replaces this one. Times that were not sent yet are lost with the old one.
-    pub(super) fn keep_own(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
+    /// replaces the `old` one. Times that were not sent yet are lost with the old one.
+    pub(super) fn keep_own(&mut self, old: &Fold) {
+        let Self { ledger, order, fold: new } = &mut *self;
         for path in order.own.paths().filter(|path| !order.outbox.apart.has(path)) {
             if let Some(register) = old.register(path) {
                 new.reset(path, Some(register));
@@ -354,9 +365,9 @@ impl Ledger {
                 if let Some((digest, _)) = content
                     && new
                         .stored_ms(&digest)
-                        .is_none_or(|stored_ms| self.0.reliance.is_half_over(stored_ms))
+                        .is_none_or(|stored_ms| ledger.0.reliance.is_half_over(stored_ms))
                 {
-                    self.0.disk.blobs.mark_unsaved(&digest);
+                    ledger.0.disk.blobs.mark_unsaved(&digest);
                 }
             } else if let (Some(stamp), Some(entry)) = (shown.attr_stamp, shown.entry)
                 && attrs != Some(stamp)
@@ -365,6 +376,6 @@ impl Ledger {
                 new.apply(&Change { path, stamp, op }, Time::default());
             }
         }
-        self.keep_apart(order, old, new);
+        self.keep_apart(old);
     }
 }

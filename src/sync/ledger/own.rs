@@ -13,12 +13,12 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::outbox::Stays;
 use super::stay_rules::StayRules;
-use super::{Ledger, Ordered};
+use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::FactBatch;
 use crate::name::TreePath;
-use crate::namespace::{Change, Fold, OWN_PATHS_MAX, Op, Time};
+use crate::namespace::{Change, OWN_PATHS_MAX, Op, Time};
 
 /// The name of the paths in the index.
 pub(super) const OWN: &str = "own";
@@ -155,59 +155,51 @@ fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
     paths
 }
 
-impl Ledger {
+impl Locked<'_> {
     /// Applies a change that stays here to the namespace.
-    pub(super) fn apply_own(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        change: &Change,
-        now: Time,
-    ) {
-        fold.apply(change, now);
-        let last = fold.register(&change.path);
+    pub(super) fn apply_own(&mut self, change: &Change, now: Time) {
+        self.fold.apply(change, now);
+        let last = self.fold.register(&change.path);
         if change.op == Op::Remove && last.is_some_and(|last| last.stamp == change.stamp) {
             // No other node can have an older version that would come back.
-            fold.reset(&change.path, None);
+            self.fold.reset(&change.path, None);
         }
-        order.saved.path_moved(&change.path);
-        self.note_own(order, fold, &change.path);
+        self.order.saved.path_moved(&change.path);
+        self.note_own(&change.path);
     }
 
     /// Notes the present content of a path of this node alone, and releases its old one.
-    pub(super) fn note_own(&self, order: &mut Ordered, fold: &Fold, path: &TreePath) {
-        let entry = fold.register(path).and_then(|register| register.entry);
+    pub(super) fn note_own(&mut self, path: &TreePath) {
+        let entry = self.fold.register(path).and_then(|register| register.entry);
         let has = entry.map(|entry| entry.content().filter(|(_, size)| *size > 0));
         if let Some((digest, _)) = has.flatten() {
-            self.0.disk.blobs.mark_unsaved(&digest);
+            self.ledger.0.disk.blobs.mark_unsaved(&digest);
         }
-        self.set_own(order, fold, path, has);
+        self.set_own(path, has);
     }
 
     /// Notes that a path has a content of this node alone, or none; releases its old one.
-    pub(super) fn set_own(
-        &self,
-        order: &mut Ordered,
-        fold: &Fold,
-        path: &TreePath,
-        has: Option<SizedContent>,
-    ) {
+    pub(super) fn set_own(&mut self, path: &TreePath, has: Option<SizedContent>) {
+        let Self { ledger, order, fold } = self;
         let Some(left) = order.own.set(path, has) else { return };
-        if !self.0.reliance.is_unsent(&left)
+        if !ledger.0.reliance.is_unsent(&left)
             && (!fold.uses(&left) || fold.stored_ms(&left).is_some())
         {
-            self.0.disk.blobs.mark_saved(&left);
+            ledger.0.disk.blobs.mark_saved(&left);
         }
     }
+}
 
+impl Ledger {
     /// Restores these paths from the index.
     pub(super) fn restore_own(&self, saved: Option<&Vec<u8>>) {
         let mut order = self.0.order.lock();
-        let fold = self.0.fold.read();
+        let mut fold = self.0.fold.write();
+        let mut locked = self.locked(&mut order, &mut fold);
         for path in saved.map(|bytes| decode(bytes)).unwrap_or_default() {
             // The profiles may have changed: then it is a path like any other.
-            if self.0.rules.stays_here(&path) && fold.register(&path).is_some() {
-                self.note_own(&mut order, &fold, &path);
+            if self.0.rules.stays_here(&path) && locked.fold.register(&path).is_some() {
+                locked.note_own(&path);
             }
         }
         order.own.moved = false;

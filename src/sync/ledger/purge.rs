@@ -6,7 +6,7 @@
 //! node purges by itself. Must never forget what waits in the journal.
 
 use super::stay_rules::StayRules;
-use super::{Ledger, Moved, Ordered};
+use super::{Ledger, Locked, Moved};
 use crate::digest::Digest;
 use crate::name::TreePath;
 use crate::namespace::{FileKind, Fold, Living, Register, Time, UnitKey};
@@ -74,26 +74,26 @@ impl Ledger {
             let (mut shown, mut count) = (Vec::new(), None);
             let mut order = self.0.order.lock();
             let mut fold = self.0.fold.write();
+            let mut locked = self.locked(&mut order, &mut fold);
             due.retain(|path| {
-                let order = &mut *order;
+                let Locked { order, fold, .. } = &mut locked;
                 // It may have been written since, or wait in the journal.
                 let private = order.outbox.is_private(path);
                 let again = fold.register(path).is_some_and(|register| {
-                    (private && self.is_lost(&fold, &register))
-                        || self
-                            .back_then(&fold, |living| self.is_purgeable(living, path, &register))
+                    (private && self.is_lost(fold, &register))
+                        || self.back_then(fold, |living| self.is_purgeable(living, path, &register))
                 });
                 let goes = again && !order.outbox.is_queued(path);
                 if goes && order.outbox.is_apart(path) {
                     let now = Time::from_wall(self.0.clock.wall());
                     for path in order.outbox.with_unit(&self.0.rules, path) {
-                        self.give_up(order, &mut fold, &path, now);
+                        locked.give_up(&path, now);
                         shown.push(path);
                     }
                 } else if goes {
                     fold.forget(path);
                     order.saved.path_moved(path);
-                    self.note_own(order, &fold, path);
+                    locked.note_own(path);
                 }
                 goes
             });
@@ -203,19 +203,23 @@ impl Ledger {
             }
         });
         if !unused.is_empty() {
-            let mut order = self.0.order.lock();
-            let mut fold = self.0.fold.write();
+            let (mut order, mut fold) = (self.0.order.lock(), self.0.fold.write());
+            let mut locked = self.locked(&mut order, &mut fold);
             for (digest, location) in unused {
-                if self.is_over(&order, &mut fold, &digest, location.stored_ms) {
-                    fold.unlocate(&digest, &location);
-                    order.saved.location_moved(digest);
+                if locked.is_over(&digest, location.stored_ms) {
+                    locked.fold.unlocate(&digest, &location);
+                    locked.order.saved.location_moved(digest);
                 }
             }
         }
         Some(last.map_or(PurgeMark::Blobs(0), PurgeMark::Locations))
     }
+}
 
-    fn is_over(&self, order: &Ordered, fold: &mut Fold, digest: &Digest, stored_ms: u64) -> bool {
+impl Locked<'_> {
+    /// Reports whether the location of a content may be forgotten.
+    fn is_over(&mut self, digest: &Digest, stored_ms: u64) -> bool {
+        let Self { ledger, order, fold } = self;
         // Other nodes may know this content at a path, or will again, although the path shows
         // something else here.
         let known = order.outbox.uses(digest);
@@ -225,9 +229,9 @@ impl Ledger {
         if known || fold.uses(digest) {
             return false;
         }
-        let age = self.0.reliance.kept_age();
-        let then_ms = self.now_ms().saturating_sub(age.grace_ms());
-        let minute = self.0.clock.mono().as_secs() / 60;
+        let age = ledger.0.reliance.kept_age();
+        let then_ms = ledger.now_ms().saturating_sub(age.grace_ms());
+        let minute = ledger.0.clock.mono().as_secs() / 60;
         // One more, because both ends are rounded.
         age.left(stored_ms, then_ms).is_none()
             || fold.idle_minutes(digest, minute) > LOG_GRACE.as_secs() / 60

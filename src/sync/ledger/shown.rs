@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Ledger, Ordered};
+use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::local::Seq;
 use crate::name::TreePath;
@@ -74,20 +74,22 @@ impl Ledger {
         let now_ms = if age.is_endless() { 0 } else { self.now_ms() };
         look(&Living { fold, age, now_ms, pending: &pending })
     }
+}
 
+impl Locked<'_> {
     /// Notes what a record puts, before it is applied. If the remote does not have the bytes, or
     /// not for long, this keeps them from eviction.
-    pub(super) fn note_put(&self, seq: Seq, order: &Ordered, fold: &Fold, op: &Op) {
+    pub(super) fn note_put(&self, seq: Seq, op: &Op) {
+        let Self { ledger, order, fold } = self;
         let Op::Put(entry) = op else { return };
         let Some((digest, _)) = entry.content().filter(|(_, size)| *size > 0) else { return };
         // No other node needs what a path of this node alone has.
         let in_use = fold.uses(&digest) && !order.own.holds(&digest) && !order.outbox.has_private();
-        self.0.reliance.note_put(seq, digest, in_use);
-        if fold
-            .stored_ms(&digest)
-            .is_none_or(|stored_ms| self.0.reliance.is_unsure(&digest, stored_ms))
-        {
-            self.0.disk.blobs.mark_unsaved(&digest);
+        let reliance = &ledger.0.reliance;
+        reliance.note_put(seq, digest, in_use);
+        let stored_ms = fold.stored_ms(&digest);
+        if stored_ms.is_none_or(|stored_ms| reliance.is_unsure(&digest, stored_ms)) {
+            ledger.0.disk.blobs.mark_unsaved(&digest);
         }
     }
 }

@@ -38,16 +38,14 @@ impl Ordered {
     /// Keeps what is remote of a path for the snapshot in progress. Must be called before the path
     /// moves.
     pub(super) fn keep(&mut self, path: &TreePath, fold: &Fold) {
-        let Some(before) = &self.before else { return };
+        let Some(before) = &mut self.before else { return };
         if before.upto.as_ref().is_some_and(|upto| path <= upto)
             || before.registers.contains_key(path)
         {
             return;
         }
         let register = self.outbox.known_to_others(path, || fold.register(path));
-        if let Some(before) = &mut self.before {
-            before.registers.insert(path.clone(), register);
-        }
+        before.registers.insert(path.clone(), register);
     }
 }
 

@@ -125,31 +125,29 @@ impl Written<'_> {
         let Split { mut changes, own, apart } = stays.split(&ledger.0.rules, changes);
         {
             let mut fold = ledger.0.fold.write();
+            let mut locked = ledger.locked(order, &mut fold);
             changes.retain(|change| {
                 if shared {
-                    if ledger.take_touch(order, &mut fold, change, now)
-                        || ledger.take_ride(order, &mut fold, (seq, change), now)
-                    {
+                    if locked.take_touch(change, now) || locked.take_ride((seq, change), now) {
                         return false;
                     }
-                    order.outbox.track(change, &fold);
-                    ledger.note_put(seq, order, &fold, &change.op);
+                    locked.track(seq, change);
                 }
-                fold.apply(change, now);
+                locked.fold.apply(change, now);
                 if shared {
-                    ledger.replace_apart(order, &fold, change);
+                    locked.replace_apart(change);
                 } else {
-                    ledger.0.rules.forget_alone(&mut fold, change);
+                    ledger.0.rules.forget_alone(locked.fold, change);
                 }
                 true
             });
             // After the changes that are sent: they may put a content that a path of this node
             // alone releases.
             for change in &own {
-                ledger.apply_own(order, &mut fold, change, now);
+                locked.apply_own(change, now);
             }
             for change in &apart {
-                ledger.apply_apart(order, &mut fold, (seq, change), private, now);
+                locked.apply_apart((seq, change), private, now);
             }
             // Before other threads can read it.
             ledger.0.listeners.count_record();

@@ -19,6 +19,9 @@ const WARM_UP: Duration = Duration::from_secs(30);
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 /// The longest wait at the end until everything is uploaded.
 const SETTLE_MAX: Duration = Duration::from_mins(10);
+/// The approximate time between two closes of a pair.
+const PAIR_CLOSE: Duration = Duration::from_secs(3);
+const BRISK_CLOSE: Duration = Duration::from_millis(500);
 /// The most readers on which closes are watched for.
 const WATCHING_MAX: usize = 20;
 /// One node in this many publishes all the time.
@@ -35,6 +38,8 @@ const FLEET: usize = 1000;
 pub enum Scenario {
     /// Two nodes; one waits for what the other closes.
     Pair,
+    /// The same with closes that follow each other by half a second.
+    Brisk,
     /// Programs look up names on all nodes, and nothing changes.
     Quiet,
     /// All nodes compile the same entries, which no node has.
@@ -53,8 +58,9 @@ pub enum Scenario {
 
 impl Scenario {
     /// All scenarios.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Pair,
+        Self::Brisk,
         Self::Quiet,
         Self::Cold,
         Self::Failing,
@@ -68,6 +74,7 @@ impl Scenario {
     pub fn name(self) -> &'static str {
         match self {
             Self::Pair => "pair",
+            Self::Brisk => "brisk",
             Self::Quiet => "quiet",
             Self::Cold => "cold",
             Self::Failing => "failing",
@@ -92,7 +99,7 @@ impl Scenario {
         let late = bound("misses that should have been hits", found.late as f64, 0.0, "");
         let listed = bound("keys that a new node lists", found.listed_by_new as f64, 2000.0, "");
         let mut bounds = match self {
-            Self::Pair => vec![bound("close to visible, median", lag(0), 0.25, " s")],
+            Self::Pair | Self::Brisk => vec![bound("close to visible, median", lag(0), 0.25, " s")],
             Self::Quiet => vec![bound("cost of 1,000 nodes", dollars, 40.0, " $/day")],
             Self::Cold | Self::Failing => {
                 vec![bound("copies uploaded", found.copies.unwrap_or(f64::NAN), 1.2, "")]
@@ -131,7 +138,8 @@ pub fn run(scenario: Scenario, plan: &Plan) -> Result<(FleetFigures, MachineFigu
     let before = resident_bytes();
     let (figures, resident) = runtime.block_on(async {
         match scenario {
-            Scenario::Pair => pair(plan).await,
+            Scenario::Pair => pair(plan, PAIR_CLOSE).await,
+            Scenario::Brisk => pair(plan, BRISK_CLOSE).await,
             Scenario::Quiet => quiet(plan).await,
             Scenario::Cold => cold(plan, 0).await,
             Scenario::Failing => cold(plan, 1).await,
@@ -213,7 +221,7 @@ impl Span {
 
 type ScenarioOutcome = Result<(FleetFigures, u64)>;
 
-async fn pair(plan: &Plan) -> ScenarioOutcome {
+async fn pair(plan: &Plan, close_every: Duration) -> ScenarioOutcome {
     let fleet = Fleet::new(plan)?;
     let nodes = fleet.start(0, 2, Duration::from_secs(1)).await?;
     let observing = fleet.observe(nodes.clone());
@@ -231,7 +239,7 @@ async fn pair(plan: &Plan) -> ScenarioOutcome {
     let span = Span::begin(&fleet);
     let until_ms = fleet.now_ms() + plan.span.as_millis() as u64;
     for number in 0.. {
-        clock::sleep(about(Duration::from_secs(3))).await;
+        clock::sleep(about(close_every)).await;
         if fleet.now_ms() >= until_ms {
             break;
         }

@@ -33,9 +33,11 @@ fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
 
 #[test]
 fn a_close_is_seen_on_another_node() {
-    let found = simulate(Scenario::Pair, &plan(2, 0, 120));
-    let median_s = value(Scenario::Pair, &found, "close to visible");
-    assert!(median_s <= 0.25, "{found:?}");
+    for scenario in [Scenario::Pair, Scenario::Brisk] {
+        let found = simulate(scenario, &plan(2, 0, 120));
+        let median_s = value(scenario, &found, "close to visible");
+        assert!(median_s <= 0.25, "{scenario:?}: {found:?}");
+    }
 }
 
 #[test]

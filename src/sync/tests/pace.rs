@@ -1,4 +1,5 @@
-//! Commits of many nodes: each node collects for longer, so that together they make few commits.
+//! How long a node collects for a commit: for longer beside many other nodes, so that together they
+//! make few commits, and briefly when it is the only one that publishes.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -59,5 +60,124 @@ fn a_publisher_follows_the_pace_of_the_log() {
         let alone = publish_beside(&world, &node, 25, 0).await;
         assert!(alone > 20, "{alone} commits");
         node.engine.stop().await;
+    });
+}
+
+/// Files are closed this far apart.
+const CLOSE_EVERY_MS: u64 = 500;
+/// The step by which time advances while the time until a close is visible is measured.
+const FINE_STEP_MS: u64 = 5;
+/// A publisher that always has changes makes a commit each time it has collected for the delay of
+/// [`World::new`].
+const COMMITS_PER_MIN_MAX: u64 = 300;
+
+/// Two nodes over a store that takes 20 ms for a request: programs on one of them close files, and
+/// programs on the other look for these.
+struct Pair {
+    world: World,
+    writer: Node,
+    reader: Node,
+    /// Counts the closes so far.
+    closed: u64,
+}
+
+impl Pair {
+    async fn new() -> Self {
+        let world = World::new();
+        let (writer, reader) = (world.node(), world.node());
+        for node in [&writer, &reader] {
+            node.fail("latency_ms=20");
+            node.engine.start();
+            assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        }
+        Self { world, writer, reader, closed: 0 }
+    }
+
+    async fn pass(&self, ms: u64) {
+        for _ in 0..ms.div_ceil(FINE_STEP_MS) {
+            self.world.clock.advance(Duration::from_millis(FINE_STEP_MS));
+            crate::clock::sleep(Duration::from_millis(FINE_STEP_MS)).await;
+            for node in [&self.writer, &self.reader] {
+                node.engine.follower().freshness().note_activity();
+            }
+        }
+    }
+
+    /// Closes a file; returns after how many milliseconds the other node shows it.
+    async fn close(&mut self) -> u64 {
+        let name = format!("n{}", self.closed);
+        self.writer.write(&name, &content(self.closed, 8 << 10));
+        self.closed += 1;
+        let mut waited_ms = 0;
+        while self.reader.entry(&name).is_none() {
+            assert!(waited_ms < 5000, "it is not seen");
+            self.pass(FINE_STEP_MS).await;
+            waited_ms += FINE_STEP_MS;
+        }
+        waited_ms
+    }
+
+    /// Closes files at nearly equal intervals; returns the median of these times.
+    async fn median_ms(&mut self, closes: u64) -> u64 {
+        let mut waited_ms = Vec::new();
+        for n in 0..closes {
+            let took_ms = self.close().await;
+            waited_ms.push(took_ms);
+            // Otherwise all closes would have the same distance from the looks of the other node.
+            self.pass(CLOSE_EVERY_MS.saturating_sub(took_ms) + n * 37 % 100).await;
+        }
+        waited_ms.sort_unstable();
+        waited_ms[waited_ms.len() / 2]
+    }
+
+    fn commits(&self) -> u64 {
+        self.writer.engine.ledger().traffic().commits_written.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn a_lone_publisher_commits_as_soon_as_nothing_more_arrives() {
+    run(async {
+        let mut pair = Pair::new().await;
+        pair.pass(30_000).await;
+        pair.close().await;
+        let alone_ms = pair.median_ms(60).await;
+        assert!(alone_ms <= 250, "{alone_ms} ms");
+        let mut other = pair.world.node();
+        other.send("others", b"o").await;
+        pair.pass(1000).await;
+        let beside_ms = pair.median_ms(20).await;
+        assert!((300..500).contains(&beside_ms), "{beside_ms} ms beside another publisher");
+        pair.pass(30_000).await;
+        let alone_ms = pair.median_ms(20).await;
+        assert!(alone_ms <= 250, "{alone_ms} ms after the other one has stopped");
+        for node in [&pair.writer, &pair.reader] {
+            node.engine.stop().await;
+        }
+    });
+}
+
+#[test]
+fn a_lone_publisher_makes_few_commits_whatever_it_closes() {
+    run(async {
+        for every_ms in [20, 60, 80, 120, 300] {
+            let pair = Pair::new().await;
+            pair.pass(30_000).await;
+            pair.writer.write("first", b"1");
+            pair.pass(1000).await;
+            let before = pair.commits();
+            for n in 0..60_000 / every_ms {
+                pair.writer.write("again", &content(n, 8 << 10));
+                pair.pass(every_ms).await;
+            }
+            let made = pair.commits() - before;
+            assert!(
+                made <= COMMITS_PER_MIN_MAX,
+                "{made} commits a minute, a close in {every_ms} ms"
+            );
+            for node in [&pair.writer, &pair.reader] {
+                node.engine.stop().await;
+            }
+        }
     });
 }

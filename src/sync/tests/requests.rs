@@ -32,6 +32,30 @@ fn p13_bounded_puts_for_many_small_files() {
     });
 }
 
+/// A batch is full with the content that fills a pack, and this content goes into that pack.
+#[test]
+fn p13_bounded_a_full_batch_is_one_pack() {
+    run(async {
+        let mut world = World::new();
+        world.settings.pack_bytes = 64 << 10;
+        let mut a = world.node();
+        a.send("first", b"opens the store").await;
+        for round in 0..5_u64 {
+            let (before, mut bytes) = (a.remote().requests().puts, 0);
+            for n in 0.. {
+                if bytes >= world.settings.pack_bytes {
+                    break;
+                }
+                let size = 9000 + 700 * (n % 3);
+                a.write(&format!("d/{round}/{n}"), &content(round << 8 | n, size as usize));
+                bytes += size;
+            }
+            a.push().await;
+            assert_eq!(a.remote().requests().puts - before, 1 + COMMIT_PUTS, "{bytes} bytes");
+        }
+    });
+}
+
 /// A new node does not write every small file of the history, and reads those of one commit with
 /// one request.
 #[test]

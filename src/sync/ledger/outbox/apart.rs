@@ -21,7 +21,7 @@ use crate::name::TreePath;
 use crate::namespace::{Applied, Change, Check, Entry, FileKind, Fold, Op, Register, Time};
 use crate::stamp::Stamp;
 use crate::sync::ledger::stay_rules::StayRules;
-use crate::sync::ledger::{Ledger, Ordered};
+use crate::sync::ledger::{Ledger, Locked};
 
 /// The most names that warnings list in one run; for further names, `status` reports only the
 /// number.
@@ -324,64 +324,84 @@ impl Ledger {
         order.outbox.apart.paths.values().filter(|kept| kept.failed().is_some()).count() as u64
     }
 
+    /// Restores the table from the index.
+    pub(in crate::sync::ledger) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
+        let (mut order, mut fold) = (self.0.order.lock(), self.0.fold.write());
+        let mut locked = self.locked(&mut order, &mut fold);
+        let mut needless = BTreeSet::new();
+        for (path, saved) in saved {
+            let (kept, gone) = postcard::from_bytes::<SavedApart>(&saved).unwrap_or_default();
+            if let Some(gone) = gone {
+                locked.order.outbox.apart.gone.insert(path.clone(), gone);
+            }
+            let Some((kept, known)) = kept else { continue };
+            let shown = locked.fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
+            let Some(shown) = shown else {
+                needless.insert(path);
+                continue;
+            };
+            if let Some(check) = kept.failed()
+                && let Some((digest, _)) = shown.entry.as_ref().and_then(Entry::content)
+            {
+                self.note_torn(digest, check);
+            }
+            locked.order.outbox.apart.begin(&path, kept, known);
+            locked.hold_apart(&path, kept.why);
+        }
+        order.outbox.apart.moved = needless;
+    }
+}
+
+impl Locked<'_> {
     /// Applies a change that stays here to the namespace.
     pub(in crate::sync::ledger) fn apply_apart(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
+        &mut self,
         (seq, change): (Seq, &Change),
         private: bool,
         now: Time,
     ) {
         let path = &change.path;
         if private {
-            return self.apply_private(order, fold, (seq, change), now);
+            return self.apply_private((seq, change), now);
         }
+        let apart = &self.order.outbox.apart;
         let failed = match &change.op {
-            Op::Put(entry) => self.0.rules.torn_by(path, entry).map(|(_, check)| check),
+            Op::Put(entry) => self.ledger.0.rules.torn_by(path, entry).map(|(_, check)| check),
             Op::Remove => None,
-            Op::Attrs { .. } => order.outbox.apart.failed(path),
+            Op::Attrs { .. } => apart.failed(path),
         };
-        let why = match (order.outbox.apart.why(path), &change.op) {
+        let why = match (apart.why(path), &change.op) {
             (Some(ApartReason::Private), Op::Attrs { .. }) => ApartReason::Private,
             _ => ApartReason::Incomplete(failed),
         };
-        if !self.show_apart(order, fold, (seq, change), why, now) {
+        if !self.show_apart((seq, change), why, now) {
             return;
         }
         if matches!(&change.op, Op::Put(entry) if failed.is_some() && has_bytes(entry)) {
-            order.outbox.apart.unsaid.push((seq, path.clone()));
+            self.order.outbox.apart.unsaid.push((seq, path.clone()));
         }
     }
 
     /// Applies a change of a private mount to the namespace.
-    fn apply_private(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        (seq, change): (Seq, &Change),
-        now: Time,
-    ) {
+    fn apply_private(&mut self, (seq, change): (Seq, &Change), now: Time) {
         let path = &change.path;
-        let shown = self.show_apart(order, fold, (seq, change), ApartReason::Private, now);
-        let known = || order.outbox.apart.known(path).is_some_and(|known| known.entry.is_some());
-        if shown && change.op == Op::Remove && !known() {
+        let shown = self.show_apart((seq, change), ApartReason::Private, now);
+        let known = self.order.outbox.apart.known(path);
+        if shown && change.op == Op::Remove && known.is_none_or(|known| known.entry.is_none()) {
             // It hides nothing.
-            self.give_up(order, fold, path, now);
+            self.give_up(path, now);
         }
     }
 
     /// Applies a change that other nodes do not get, or not yet. Reports whether the path shows it
     /// now: a record that is read again at a start may be older than what has replaced it.
     pub(super) fn show_apart(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
+        &mut self,
         (seq, change): (Seq, &Change),
         why: ApartReason,
         now: Time,
     ) -> bool {
-        let path = &change.path;
+        let (Self { order, fold, .. }, path) = (&mut *self, &change.path);
         let before = fold.register(path);
         fold.apply(change, now);
         let stamp = match &change.op {
@@ -398,50 +418,44 @@ impl Ledger {
         };
         order.outbox.apart.begin(path, KeptApart { stamp, why, seq: seq.0 }, known);
         order.saved.path_moved(path);
-        self.hold_apart(order, fold, path, why);
+        self.hold_apart(path, why);
         true
     }
 
     /// Keeps the content of a path from eviction, unless the mount was private.
-    fn hold_apart(&self, order: &mut Ordered, fold: &Fold, path: &TreePath, why: ApartReason) {
+    fn hold_apart(&mut self, path: &TreePath, why: ApartReason) {
         match why {
-            ApartReason::Private => self.set_own(order, fold, path, None),
-            ApartReason::Incomplete(_) | ApartReason::Used => self.note_own(order, fold, path),
+            ApartReason::Private => self.set_own(path, None),
+            ApartReason::Incomplete(_) | ApartReason::Used => self.note_own(path),
         }
     }
 
     /// Notes that a change of a path was applied that will be sent. It may have replaced a kept
     /// version.
-    pub(in crate::sync::ledger) fn replace_apart(
-        &self,
-        order: &mut Ordered,
-        fold: &Fold,
-        change: &Change,
-    ) {
-        let Some(kept) = order.outbox.apart.kept(&change.path) else { return };
-        let shown = fold.register(&change.path);
+    pub(in crate::sync::ledger) fn replace_apart(&mut self, change: &Change) {
+        let apart = &mut self.order.outbox.apart;
+        let Some(kept) = apart.kept(&change.path) else { return };
+        let shown = self.fold.register(&change.path);
         if shown.is_some_and(|shown| shown.stamp == kept.stamp && change.stamp != kept.stamp) {
-            order.outbox.apart.hear(change);
-            return;
+            return apart.hear(change);
         }
-        order.outbox.apart.leave(&change.path);
-        self.set_own(order, fold, &change.path, None);
+        apart.leave(&change.path);
+        self.set_own(&change.path, None);
     }
 
     /// Takes a change of another node at a path that shows something which other nodes do not know.
     /// Returns the paths that moved: a version of another node replaces one that stays here,
     /// together with all of its unit.
     pub(in crate::sync::ledger) fn hear_apart(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
+        &mut self,
         change: &Change,
         now: Time,
     ) -> Vec<TreePath> {
-        if order.outbox.apart.why(&change.path) == Some(ApartReason::Used) {
-            order.outbox.apart.hear(change);
-            let applied = fold.apply(change, now);
-            self.compare_ride(order, fold, &change.path);
+        let apart = &mut self.order.outbox.apart;
+        if apart.why(&change.path) == Some(ApartReason::Used) {
+            apart.hear(change);
+            let applied = self.fold.apply(change, now);
+            self.compare_ride(&change.path);
             return if applied == Applied::Nothing {
                 Vec::new()
             } else {
@@ -449,26 +463,21 @@ impl Ledger {
             };
         }
         let stamp_of = |known: Option<Register>| known.map(|known| known.stamp);
-        let before = stamp_of(order.outbox.apart.known(&change.path));
-        order.outbox.apart.hear(change);
-        if stamp_of(order.outbox.apart.known(&change.path)) == before {
+        let before = stamp_of(apart.known(&change.path));
+        apart.hear(change);
+        if stamp_of(apart.known(&change.path)) == before {
             return Vec::new();
         }
-        let moved = order.outbox.with_unit(&self.0.rules, &change.path);
+        let moved = self.order.outbox.with_unit(&self.ledger.0.rules, &change.path);
         for path in &moved {
-            self.give_up(order, fold, path, now);
+            self.give_up(path, now);
         }
         moved
     }
 
     /// Shows at a path what other nodes know of it.
-    pub(in crate::sync::ledger) fn give_up(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        path: &TreePath,
-        now: Time,
-    ) {
+    pub(in crate::sync::ledger) fn give_up(&mut self, path: &TreePath, now: Time) {
+        let Self { order, fold, .. } = &mut *self;
         let known = order.outbox.apart.known(path);
         fold.reset(path, known.clone());
         if let Some(dir) = path.parent() {
@@ -477,12 +486,13 @@ impl Ledger {
         }
         order.saved.path_moved(path);
         order.outbox.apart.leave_to_others(path);
-        self.set_own(order, fold, path, None);
+        self.set_own(path, None);
     }
 
-    /// Applies the versions that stay here to a namespace that replaces this one, unless other
+    /// Applies the versions that stay here to a namespace that replaces the `old` one, unless other
     /// nodes have put something since.
-    pub(super) fn keep_apart(&self, order: &mut Ordered, old: &Fold, new: &mut Fold) {
+    pub(super) fn keep_apart(&mut self, old: &Fold) {
+        let Self { ledger, order, fold: new } = &mut *self;
         let paths: Vec<TreePath> = order.outbox.apart.paths.keys().cloned().collect();
         let stamp_of = |register: &Option<Register>| register.as_ref().map(|one| one.stamp);
         let is_newer = |path: &TreePath| {
@@ -496,47 +506,20 @@ impl Ledger {
         let replaced: BTreeSet<TreePath> = paths
             .iter()
             .filter(|path| order.outbox.apart.has(path) && is_newer(path))
-            .flat_map(|path| order.outbox.with_unit(&self.0.rules, path))
+            .flat_map(|path| order.outbox.with_unit(&ledger.0.rules, path))
             .collect();
         for path in paths {
+            let Outbox { queue, apart, .. } = &mut self.order.outbox;
             if replaced.contains(&path) {
-                order.outbox.apart.leave_to_others(&path);
-                self.set_own(order, new, &path, None);
+                apart.leave_to_others(&path);
+                self.set_own(&path, None);
                 continue;
             }
-            if !order.outbox.queue.has(&path) {
-                order.outbox.apart.known.reset(&path, new.register(&path));
+            if !queue.has(&path) {
+                apart.known.reset(&path, self.fold.register(&path));
             }
-            new.reset(&path, old.register(&path));
+            self.fold.reset(&path, old.register(&path));
         }
-    }
-
-    /// Restores the table from the index.
-    pub(in crate::sync::ledger) fn restore_apart(&self, saved: HashMap<TreePath, Vec<u8>>) {
-        let mut order = self.0.order.lock();
-        let fold = self.0.fold.read();
-        let mut needless = BTreeSet::new();
-        for (path, saved) in saved {
-            let (kept, gone) = postcard::from_bytes::<SavedApart>(&saved).unwrap_or_default();
-            if let Some(gone) = gone {
-                order.outbox.apart.gone.insert(path.clone(), gone);
-            }
-            let stands =
-                |kept: &KeptApart| fold.register(&path).filter(|shown| shown.stamp == kept.stamp);
-            let Some((kept, known)) = kept else { continue };
-            let Some(shown) = stands(&kept) else {
-                needless.insert(path);
-                continue;
-            };
-            if let Some(check) = kept.failed()
-                && let Some((digest, _)) = shown.entry.as_ref().and_then(Entry::content)
-            {
-                self.note_torn(digest, check);
-            }
-            order.outbox.apart.begin(&path, kept, known);
-            self.hold_apart(&mut order, &fold, &path, kept.why);
-        }
-        order.outbox.apart.moved = needless;
     }
 }
 

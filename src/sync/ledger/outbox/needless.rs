@@ -24,7 +24,7 @@ use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::batch::Batch;
 use crate::sync::ledger::reliance::Reliance;
-use crate::sync::ledger::{Ledger, Moved, Ordered};
+use crate::sync::ledger::{Ledger, Locked, Moved, Ordered};
 use crate::sync::times::LOG_GRACE;
 
 /// The log must have been listed at most this long ago: what it shows may have been removed since.
@@ -198,7 +198,7 @@ impl Ledger {
             let left: HashSet<Digest> = batch.contents().into_iter().map(|one| one.0).collect();
             let gone = puts.into_iter().map(|one| one.0).filter(|digest| !left.contains(digest));
             batch.dropped.extend(gone);
-            let gone = self.leave_out(order, &mut fold, batch, out);
+            let gone = self.locked(order, &mut fold).leave_out(batch, out);
             if !gone.moved.is_empty() {
                 count = Some(self.0.listeners.count());
             }
@@ -208,41 +208,6 @@ impl Ledger {
             self.0.listeners.tell(Moved { count, paths: Some(&moved) });
         }
         met
-    }
-
-    /// Removes changes from the queue for the remote, and shows what other nodes know instead.
-    fn leave_out(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        batch: &mut Batch,
-        out: Vec<Change>,
-    ) -> Gone {
-        let mut gone = Gone::default();
-        let mut groups: BTreeMap<Stamp, Vec<Change>> = BTreeMap::new();
-        for change in out {
-            let path = &change.path;
-            // Attributes follow the content that they belong to, and were removed with it.
-            if let Some(count) = batch.paths.remove(path)
-                && let Some(known) = order.outbox.queue.committed(path)
-            {
-                order.outbox.queue.let_go(path, count);
-                let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
-                gone.met |= known.stamp.node != self.node() && apart_ms < WRITTEN_WITHIN_MS;
-                if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
-                    fold.reset(path, Some(known));
-                    gone.moved.push(path.clone());
-                }
-                order.saved.path_moved(path);
-            }
-            groups.entry(group_of(&change)).or_default().push(change);
-        }
-        let at = self.0.clock.mono();
-        for changes in groups.into_values() {
-            tracing::debug!(changes = changes.len(), path = %changes[0].path, "other nodes have these changes");
-            order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
-        }
-        gone
     }
 
     /// Publishes omitted changes again, because a change of another node would have lost to them.
@@ -264,17 +229,50 @@ impl Ledger {
     fn try_again(&self, order: &mut Ordered, changes: Vec<Change>) -> Result<Vec<TreePath>> {
         let seq = self.0.disk.journal.append(&changes)?;
         let now = Time::from_wall(self.0.clock.wall());
-        let mut fold = self.0.fold.write();
-        for change in &changes {
-            order.outbox.track(change, &fold);
-            self.note_put(seq, order, &fold, &change.op);
-            fold.apply(change, now);
-            order.saved.path_moved(&change.path);
+        {
+            let mut fold = self.0.fold.write();
+            let mut locked = self.locked(order, &mut fold);
+            for change in &changes {
+                locked.track(seq, change);
+                locked.fold.apply(change, now);
+                locked.order.saved.path_moved(&change.path);
+            }
         }
-        drop(fold);
         let paths = changes.iter().map(|change| change.path.clone()).collect();
         self.enqueue(order, seq, changes, None);
         Ok(paths)
+    }
+}
+
+impl Locked<'_> {
+    /// Removes changes from the queue for the remote, and shows what other nodes know instead.
+    fn leave_out(&mut self, batch: &mut Batch, out: Vec<Change>) -> Gone {
+        let Self { ledger, order, fold } = self;
+        let mut gone = Gone::default();
+        let mut groups: BTreeMap<Stamp, Vec<Change>> = BTreeMap::new();
+        for change in out {
+            let path = &change.path;
+            // Attributes follow the content that they belong to, and were removed with it.
+            if let Some(count) = batch.paths.remove(path)
+                && let Some(known) = order.outbox.queue.committed(path)
+            {
+                order.outbox.queue.let_go(path, count);
+                let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
+                gone.met |= known.stamp.node != ledger.node() && apart_ms < WRITTEN_WITHIN_MS;
+                if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
+                    fold.reset(path, Some(known));
+                    gone.moved.push(path.clone());
+                }
+                order.saved.path_moved(path);
+            }
+            groups.entry(group_of(&change)).or_default().push(change);
+        }
+        let at = ledger.0.clock.mono();
+        for changes in groups.into_values() {
+            tracing::debug!(changes = changes.len(), path = %changes[0].path, "other nodes have these changes");
+            order.outbox.left_out.note(&Arc::new(NeedlessGroup { changes, at }));
+        }
+        gone
     }
 }
 

@@ -14,7 +14,7 @@ use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time, Touch};
 use crate::sync::batch::Batch;
 use crate::sync::ledger::stay_rules::StayRules;
-use crate::sync::ledger::{Ledger, Ordered};
+use crate::sync::ledger::{Ledger, Locked};
 
 /// A larger file is more than a note of a use, and is sent like any other.
 const RIDE_BYTES_MAX: u64 = 4096;
@@ -59,22 +59,6 @@ impl Outbox {
 }
 
 impl Ledger {
-    /// Applies a change to the namespace if it only notes a use and can wait. Reports whether it
-    /// does.
-    pub(in crate::sync::ledger) fn take_ride(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        (seq, change): (Seq, &Change),
-        now: Time,
-    ) -> bool {
-        let waits = order.outbox.is_ride(&self.0.rules, fold, change);
-        if waits {
-            self.show_apart(order, fold, (seq, change), ApartReason::Used, now);
-        }
-        waits
-    }
-
     /// Queues the waiting rides for the remote. Blocks on the local disk. Rides that an error
     /// leaves are sent the next time.
     pub(super) fn send_rides(&self) -> Result<()> {
@@ -101,30 +85,44 @@ impl Ledger {
         drop(fold);
         self.check_bounds(order, &changes)?;
         let seq = self.0.disk.journal.append(&changes)?;
-        let fold = self.0.fold.read();
-        for change in &changes {
-            order.outbox.track(change, &fold);
-            self.note_put(seq, order, &fold, &change.op);
+        {
+            let mut fold = self.0.fold.write();
+            let mut locked = self.locked(order, &mut fold);
+            changes.iter().for_each(|change| locked.track(seq, change));
+            changes.iter().for_each(|change| locked.replace_apart(change));
         }
-        for change in &changes {
-            self.replace_apart(order, &fold, change);
-        }
-        drop(fold);
         self.enqueue(order, seq, changes, None);
         Ok(paths.into_iter().last())
     }
+}
+
+impl Locked<'_> {
+    /// Applies a change to the namespace if it only notes a use and can wait. Reports whether it
+    /// does.
+    pub(in crate::sync::ledger) fn take_ride(
+        &mut self,
+        (seq, change): (Seq, &Change),
+        now: Time,
+    ) -> bool {
+        let waits = self.order.outbox.is_ride(&self.ledger.0.rules, self.fold, change);
+        if waits {
+            self.show_apart((seq, change), ApartReason::Used, now);
+        }
+        waits
+    }
 
     /// Adds waiting rides to a batch that is sent anyway.
-    pub(super) fn board(&self, order: &Ordered, fold: &Fold, batch: &mut Batch) {
+    pub(super) fn board(&self, batch: &mut Batch) {
+        let outbox = &self.order.outbox;
         if batch.changes.is_empty() {
             return;
         }
-        let waiting = order.outbox.apart.waiting(None).filter(|path| !order.outbox.queue.has(path));
+        let waiting = outbox.apart.waiting(None).filter(|path| !outbox.queue.has(path));
         for path in waiting.take(RIDES_MAX) {
-            let changes = changes_of(fold, path);
+            let changes = changes_of(self.fold, path);
             for change in &changes {
                 // A later version may release the bytes meanwhile.
-                self.note_put(batch.upto, order, fold, &change.op);
+                self.note_put(batch.upto, &change.op);
             }
             batch.changes.extend(changes);
             batch.rides.insert(path.clone());
@@ -132,23 +130,20 @@ impl Ledger {
     }
 
     /// Notes that other nodes know the rides of a batch.
-    pub(super) fn rides_landed(&self, order: &mut Ordered, batch: &Batch) {
-        if batch.rides.is_empty() {
-            return;
-        }
-        let mut fold = self.0.fold.write();
+    pub(super) fn rides_landed(&mut self, batch: &Batch) {
         for change in batch.changes.iter().filter(|change| batch.rides.contains(&change.path)) {
-            order.outbox.apart.hear(change);
+            self.order.outbox.apart.hear(change);
         }
         for path in &batch.rides {
-            if order.outbox.apart.why(path) == Some(ApartReason::Used) {
-                self.compare_ride(order, &mut fold, path);
+            if self.order.outbox.apart.why(path) == Some(ApartReason::Used) {
+                self.compare_ride(path);
             }
         }
     }
 
     /// Ends the wait of a path if other nodes know what is shown there, or something later.
-    pub(super) fn compare_ride(&self, order: &mut Ordered, fold: &mut Fold, path: &TreePath) {
+    pub(super) fn compare_ride(&mut self, path: &TreePath) {
+        let Self { order, fold, .. } = &mut *self;
         let (known, shown) = (order.outbox.apart.known(path), fold.register(path));
         let stamp = |register: &Option<Register>| register.as_ref().map(|register| register.stamp);
         if known != shown && stamp(&known) <= stamp(&shown) {
@@ -159,7 +154,7 @@ impl Ledger {
         }
         order.saved.path_moved(path);
         order.outbox.apart.leave(path);
-        self.set_own(order, fold, path, None);
+        self.set_own(path, None);
     }
 }
 

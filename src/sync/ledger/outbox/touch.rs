@@ -17,7 +17,7 @@ use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Fold, Op, Register, Time, Touch};
 use crate::stamp::NodeId;
 use crate::sync::ledger::stay_rules::StayRules;
-use crate::sync::ledger::{Ledger, Ordered, RECORD_META_BYTES_MAX};
+use crate::sync::ledger::{Ledger, Locked, RECORD_META_BYTES_MAX};
 
 /// How often touches are sent.
 pub(in crate::sync) const TOUCH_EVERY: Duration = Duration::from_mins(1);
@@ -101,23 +101,20 @@ impl Outbox {
     }
 }
 
-impl Ledger {
+impl Locked<'_> {
     /// Applies a change to the namespace if it is a touch; a touch is not queued. Reports whether
     /// it is one.
-    pub(in crate::sync::ledger) fn take_touch(
-        &self,
-        order: &mut Ordered,
-        fold: &mut Fold,
-        change: &Change,
-        now: Time,
-    ) -> bool {
-        let Some(known) = order.outbox.touches(&self.0.rules, fold, change) else { return false };
+    pub(in crate::sync::ledger) fn take_touch(&mut self, change: &Change, now: Time) -> bool {
+        let Self { ledger, order, fold } = self;
+        let Some(known) = order.outbox.touches(&ledger.0.rules, fold, change) else { return false };
         order.outbox.touched.note(&change.path, &known);
         fold.apply(change, now);
         order.saved.path_moved(&change.path);
         true
     }
+}
 
+impl Ledger {
     /// Queues the waiting touches for the remote. Blocks on the local disk. Touches that an error
     /// leaves are sent the next time.
     pub(in crate::sync) fn send_touches(&self) -> Result<()> {
@@ -154,10 +151,9 @@ impl Ledger {
             self.check_bounds(order, &changes)?;
             let seq = self.0.disk.journal.append(&changes)?;
             {
-                let fold = self.0.fold.read();
-                for change in &changes {
-                    order.outbox.track(change, &fold);
-                }
+                let mut fold = self.0.fold.write();
+                let mut locked = self.locked(order, &mut fold);
+                changes.iter().for_each(|change| locked.track(seq, change));
             }
             self.enqueue(order, seq, changes, None);
         }
