@@ -1,7 +1,7 @@
 //! Dead contents: blobs on this node to which no path refers, here or in what other nodes know.
 //!
 //! Owns which of them are discarded. A version that was replaced before any other node could see it
-//! goes after a moment: it is in no commit, so nothing can refer to it. Others go with the grace
+//! goes after a minute: it is in no commit, so nothing can refer to it. Others go with the grace
 //! time of the location. Must never discard a content that a path shows, that waits for the store,
 //! or that is known to be in the store.
 //!
@@ -17,7 +17,7 @@ use crate::sync::times::LOG_GRACE;
 
 /// How long a content waits that no other node can know. A file is adopted shortly before it is
 /// published, and this is much longer than that takes.
-const NEVER_SENT_WAIT: Duration = Duration::from_secs(10);
+const NEVER_SENT_WAIT: Duration = Duration::from_mins(1);
 /// The most of these contents that wait. A purge discards the others later.
 const NEVER_SENT_MAX: usize = 100_000;
 
