@@ -147,12 +147,16 @@ mod tests {
         let mut pages = Pages::default();
         let mut all: Vec<u32> = (0..100_000).map(|n| pages.insert(n)).collect();
         let last = all.split_off(all.len() - 100);
-        all.iter().for_each(|number| pages.remove(*number));
+        for number in all {
+            pages.remove(number);
+        }
         assert_eq!(pages.len(), 100);
         assert!(pages.capacity() <= 2 * PAGE, "{} values", pages.capacity());
         assert!(last.iter().zip(99_900..).all(|(number, value)| *pages.get(*number) == value));
         assert_eq!(pages.insert(7), 0, "the lowest page is filled first");
-        last.iter().for_each(|number| pages.remove(*number));
+        for number in last {
+            pages.remove(number);
+        }
         assert!(pages.pages.len() == 1 && pages.open.len() == 1);
     }
 

@@ -198,7 +198,9 @@ impl Ledger {
             }
             drop(fold);
             let now = self.0.clock.mono();
-            dead.into_iter().for_each(|digest| order.dead.note(digest, now));
+            for digest in dead {
+                order.dead.note(digest, now);
+            }
             contents.retain(|(digest, _)| !order.own.holds(digest));
         }
         for (digest, _) in contents {

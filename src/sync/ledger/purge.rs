@@ -40,7 +40,7 @@ impl Ledger {
     pub(in crate::sync) fn purge(&self, from: &PurgeMark) -> Option<PurgeMark> {
         if self.0.remote.is_none() {
             return match from {
-                PurgeMark::Registers(path) => self.purge_alone(path),
+                PurgeMark::Registers(path) => Some(self.purge_alone(path)),
                 PurgeMark::Locations(_) => None,
                 PurgeMark::Blobs(folder) => self.purge_blobs(*folder),
             };
@@ -52,7 +52,7 @@ impl Ledger {
         }
         match from {
             PurgeMark::Registers(path) => Some(self.purge_registers(path)),
-            PurgeMark::Locations(mark) => self.purge_locations(*mark),
+            PurgeMark::Locations(mark) => Some(self.purge_locations(*mark)),
             PurgeMark::Blobs(folder) => self.purge_blobs(*folder),
         }
     }
@@ -130,7 +130,7 @@ impl Ledger {
 
     /// Forgets tombstones of members that make no unit a miss: the unit has no entry point, or a
     /// later one.
-    fn purge_alone(&self, from: &TreePath) -> Option<PurgeMark> {
+    fn purge_alone(&self, from: &TreePath) -> PurgeMark {
         let (mut last, mut due) = (None, Vec::new());
         self.read(|fold| {
             // The members of one unit are adjacent.
@@ -162,7 +162,7 @@ impl Ledger {
                 }
             }
         }
-        Some(last.map_or(PurgeMark::Blobs(0), PurgeMark::Registers))
+        last.map_or(PurgeMark::Blobs(0), PurgeMark::Registers)
     }
 
     /// Looks at the namespace as of a time in the past: then the node with the slowest clock could
@@ -192,7 +192,7 @@ impl Ledger {
     /// Forgets locations of contents that no file has. These are locations past their age, and
     /// those that have been unused so long that no node may rely on them and `gc` may delete the
     /// objects.
-    fn purge_locations(&self, from: u32) -> Option<PurgeMark> {
+    fn purge_locations(&self, from: u32) -> PurgeMark {
         let (mut last, mut unused) = (None, Vec::new());
         self.read(|fold| {
             for (mark, digest, location) in fold.locations_from(from).take(STEP) {
@@ -212,7 +212,7 @@ impl Ledger {
                 }
             }
         }
-        Some(last.map_or(PurgeMark::Blobs(0), PurgeMark::Locations))
+        last.map_or(PurgeMark::Blobs(0), PurgeMark::Locations)
     }
 }
 

@@ -131,7 +131,6 @@ fn a_miss_under_pressure_fetches_its_own_bytes() {
             let mut b = small.node();
             assert!(b.pull().await);
             let (asked, fetched) = read_at_random(&small, &mut b, size, writes).await;
-            println!("{fetched} bytes fetched for {asked}: {size} bytes, {ahead}, {writes}");
             assert!(fetched <= 3 * asked, "{fetched} for {asked}: {size} {ahead} {writes}");
         });
     }

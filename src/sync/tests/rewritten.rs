@@ -138,24 +138,16 @@ fn p13_bounded_names_that_are_rewritten_again_and_again() {
         let world = World::new();
         let (mut a, b) = (world.node(), world.node());
         let last = rewrite(&world, &mut a, &b, rewrites() / (NAMES * TIMES)).await;
-        println!("after {last} rewrites: writer {:?}", Held::of(&a));
-        println!("follower {:?}", Held::of(&b));
         rest(&world, &mut a, &b).await;
-        println!("after the grace time: writer {:?}", Held::of(&a));
-        println!("follower {:?}", Held::of(&b));
-        println!("100 names, written once: writer {:?}", once[0]);
-        println!("follower {:?}", once[1]);
         Held::of(&a).expect_like(&once[0], "the writer");
         Held::of(&b).expect_like(&once[1], "the follower");
         let bytes = checkpoint_bytes(&world, &a).await;
-        println!("a checkpoint has {bytes} bytes, and {checkpoint} of names written once");
         assert!(bytes <= 2 * checkpoint, "{bytes} bytes in a checkpoint, once {checkpoint}");
 
         let (a, b) = (world.node_at(a.crash()), world.node_at(b.crash()));
         for (node, once) in [(&a, &once[0]), (&b, &once[1])] {
             assert!(node.pull().await);
             node.engine.ledger().save().unwrap();
-            println!("after a restart: {:?}", Held::of(node));
             Held::of(node).expect_like(once, "after a restart");
             for n in 0..NAMES {
                 let want = content(last - NAMES + n + 1, SIZE);
@@ -198,7 +190,6 @@ fn p13_bounded_names_that_are_rewritten_on_a_node_alone() {
         let node = alone();
         let times = rewrites() / NAMES;
         let held = rewrite(&node, times);
-        println!("{held:?}, once {once:?}");
         assert_eq!((held.blobs, held.blob_files), (NAMES, NAMES));
         assert!(held.index_bytes <= 2 * once.index_bytes + INDEX_BYTES, "{held:?}");
         for n in 0..NAMES {

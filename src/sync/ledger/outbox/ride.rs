@@ -88,8 +88,12 @@ impl Ledger {
         {
             let mut fold = self.0.fold.write();
             let mut locked = self.locked(order, &mut fold);
-            changes.iter().for_each(|change| locked.track(seq, change));
-            changes.iter().for_each(|change| locked.replace_apart(change));
+            for change in &changes {
+                locked.track(seq, change);
+            }
+            for change in &changes {
+                locked.replace_apart(change);
+            }
         }
         self.enqueue(order, seq, changes, None);
         Ok(paths.into_iter().last())

@@ -153,7 +153,9 @@ impl Ledger {
             {
                 let mut fold = self.0.fold.write();
                 let mut locked = self.locked(order, &mut fold);
-                changes.iter().for_each(|change| locked.track(seq, change));
+                for change in &changes {
+                    locked.track(seq, change);
+                }
             }
             self.enqueue(order, seq, changes, None);
         }
