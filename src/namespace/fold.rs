@@ -10,7 +10,7 @@
 
 mod bulk;
 mod packed;
-mod pages;
+mod paged_table;
 mod places;
 mod purge;
 mod reach;

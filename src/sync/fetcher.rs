@@ -24,7 +24,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use self::ahead::Ahead;
-use self::inline::Recent;
+use self::inline::CommitFetches;
 use super::flight::Flights;
 use super::lacking::Lacking;
 use super::ledger::Ledger;
@@ -73,7 +73,7 @@ struct Inner {
     runtime: Handle,
     blobs: Flights<Digest>,
     packs: Flights<Arc<str>>,
-    commits: Flights<Arc<str>>,
+    commits: CommitFetches,
     places: Semaphore,
     unpacker: Unpacker,
     ahead: Ahead,
@@ -83,7 +83,6 @@ struct Inner {
     troubled: Troubled<Arc<str>>,
     quiet_newer: Quiet,
     lacking: Lacking,
-    recent: Recent,
     without_room: AtomicU64,
     /// When the kernel was last made to doubt its names, by the lost content.
     doubted: Mutex<HashMap<Digest, Duration>>,
@@ -94,7 +93,7 @@ impl Fetcher {
     /// no program waits for: what was stored together with the content that one does wait for.
     pub(super) fn new(ledger: Ledger, runtime: Handle, goes_on: bool) -> Self {
         let remote = ledger.remote().cloned();
-        let (blobs, packs, commits) = (Flights::new(), Flights::new(), Flights::new());
+        let (blobs, packs) = (Flights::new(), Flights::new());
         let places = Semaphore::new(FETCHES_AT_ONCE);
         let unpacker = Unpacker::new(ledger.clone(), runtime.clone());
         let troubled = Troubled::new(ledger.clock().clone(), WAIT_MIN, WAIT_MAX);
@@ -104,7 +103,7 @@ impl Fetcher {
             runtime,
             blobs,
             packs,
-            commits,
+            commits: CommitFetches::new(),
             places,
             unpacker,
             ahead: Ahead::default(),
@@ -112,7 +111,6 @@ impl Fetcher {
             troubled,
             quiet_newer: Quiet::default(),
             lacking: Lacking::default(),
-            recent: Recent::default(),
             without_room: AtomicU64::new(0),
             doubted: Mutex::default(),
         }))

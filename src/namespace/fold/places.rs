@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::pages::Pages;
+use super::paged_table::PagedTable;
 use crate::digest::Digest;
 use crate::namespace::location::{Location, Site};
 
@@ -46,7 +46,7 @@ struct Slot {
 /// All contents.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    slots: Pages<Slot>,
+    slots: PagedTable<Slot>,
     by_digest: HashTable<u32>,
     names: PackNames,
     /// The number of slots that a register holds.
@@ -269,7 +269,7 @@ impl Places {
 /// The names of packs and commits, each stored once.
 #[derive(Debug, Default)]
 struct PackNames {
-    all: Pages<Name>,
+    all: PagedTable<Name>,
     by_text: HashMap<Arc<str>, u32>,
 }
 

@@ -18,17 +18,31 @@ use crate::error::{Error, Kind, Result};
 use crate::local::Blobs;
 use crate::namespace::{BlobPlace, Commit, Site};
 use crate::remote::{Progress, Remote, decode_commit};
+use crate::sync::flight::Flights;
 use crate::task;
 
 /// The most commits that stay in memory, and their bytes.
 const RECENT_MAX: usize = 16;
 const RECENT_BYTES_MAX: usize = 2 << 20;
 
+/// Commits that are being fetched, and those that were fetched last.
+#[derive(Debug)]
+pub(super) struct CommitFetches {
+    flights: Flights<Arc<str>>,
+    recent: RecentCommits,
+}
+
+impl CommitFetches {
+    pub(super) fn new() -> Self {
+        Self { flights: Flights::new(), recent: RecentCommits::default() }
+    }
+}
+
 /// Commits that were fetched last, the latest one at the end.
 #[derive(Debug, Default)]
-pub(super) struct Recent(Mutex<VecDeque<(Arc<str>, Bytes)>>);
+struct RecentCommits(Mutex<VecDeque<(Arc<str>, Bytes)>>);
 
-impl Recent {
+impl RecentCommits {
     fn get(&self, name: &str) -> Option<Bytes> {
         let mut all = self.0.lock();
         let at = all.iter().position(|(known, _)| **known == *name)?;
@@ -59,7 +73,7 @@ impl Inner {
         commit: &Arc<str>,
         progress: &Progress,
     ) -> Result<()> {
-        if let Some(bytes) = self.recent.get(commit) {
+        if let Some(bytes) = self.commits.recent.get(commit) {
             return self.keep_one(digest, bytes).await;
         }
         let (inner, name) = (Arc::clone(self), Arc::clone(commit));
@@ -67,12 +81,12 @@ impl Inner {
             Box::pin(async move { inner.fetch_commit(&name, &progress).await })
         };
         let name = Arc::clone(commit);
-        self.commits.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await?;
+        self.commits.flights.join(&self.runtime, name, FLIGHTS_MAX, progress, work).await?;
         if self.ledger.blobs().contains(&digest) {
             return Ok(());
         }
         // The tier has no room for more than this content, or no file used it before.
-        let bytes = match self.recent.get(commit) {
+        let bytes = match self.commits.recent.get(commit) {
             Some(bytes) => bytes,
             None => self.request(commit, || remote.get_commit(commit)).await?,
         };
@@ -119,7 +133,7 @@ impl Inner {
             Ok(())
         })
         .await?;
-        self.recent.put(name, bytes);
+        self.commits.recent.put(name, bytes);
         Ok(())
     }
 }
@@ -138,7 +152,7 @@ mod tests {
 
     #[test]
     fn p13_bounded_commits_in_memory() {
-        let recent = Recent::default();
+        let recent = RecentCommits::default();
         let name = |n: usize| -> Arc<str> { n.to_string().into() };
         for n in 0..100 {
             recent.put(&name(n), Bytes::from(vec![n as u8; 1000]));

@@ -1,4 +1,4 @@
-//! Pages: a table of values with small numbers, which takes memory for what it holds now.
+//! PagedTable: a table of values with small numbers, which takes memory for what it holds now.
 //!
 //! A vector would keep the memory of the most values that it ever held: the contents of a few names
 //! that are rewritten again and again come and go by the million. Here a page that becomes empty is
@@ -12,21 +12,21 @@ const PAGE: usize = 256;
 
 /// Values by number.
 #[derive(Debug)]
-pub(super) struct Pages<T> {
+pub(super) struct PagedTable<T> {
     /// The last page is not empty.
-    pages: Vec<Option<Page<T>>>,
+    pages: Vec<Option<TablePage<T>>>,
     /// The pages with room for one more value, freed ones included.
     open: BTreeSet<u32>,
 }
 
 #[derive(Debug)]
-struct Page<T> {
+struct TablePage<T> {
     values: Vec<Option<T>>,
     /// The places of `values` that are empty.
     free: Vec<u8>,
 }
 
-impl<T> Page<T> {
+impl<T> TablePage<T> {
     fn is_full(&self) -> bool {
         self.free.is_empty() && self.values.len() == PAGE
     }
@@ -36,13 +36,13 @@ impl<T> Page<T> {
     }
 }
 
-impl<T> Default for Pages<T> {
+impl<T> Default for PagedTable<T> {
     fn default() -> Self {
         Self { pages: Vec::new(), open: BTreeSet::new() }
     }
 }
 
-impl<T> Pages<T> {
+impl<T> PagedTable<T> {
     /// Counts the values.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -62,7 +62,7 @@ impl<T> Pages<T> {
         page.values[at].as_ref().expect("a number in use has a value")
     }
 
-    /// As [`Pages::get`], to change the value.
+    /// As [`PagedTable::get`], to change the value.
     pub(super) fn get_mut(&mut self, number: u32) -> &mut T {
         let (page, at) = place(number);
         let page = self.pages[page].as_mut().expect("the page of a number in use is not empty");
@@ -75,8 +75,8 @@ impl<T> Pages<T> {
         if at == self.pages.len() {
             self.pages.push(None);
         }
-        let page =
-            self.pages[at].get_or_insert_with(|| Page { values: Vec::new(), free: Vec::new() });
+        let page = self.pages[at]
+            .get_or_insert_with(|| TablePage { values: Vec::new(), free: Vec::new() });
         let place = if let Some(place) = page.free.pop() {
             page.values[usize::from(place)] = Some(value);
             usize::from(place)
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn memory_follows_what_is_held_now() {
-        let mut pages = Pages::default();
+        let mut pages = PagedTable::default();
         let mut all: Vec<u32> = (0..100_000).map(|n| pages.insert(n)).collect();
         let last = all.split_off(all.len() - 100);
         for number in all {
@@ -164,7 +164,7 @@ mod tests {
         /// A table gives back what was put into it, and takes memory only for pages in use.
         #[test]
         fn it_is_a_map(steps in proptest::collection::vec((any::<bool>(), any::<u16>()), 1..2000)) {
-            let (mut pages, mut model) = (Pages::default(), std::collections::BTreeMap::new());
+            let (mut pages, mut model) = (PagedTable::default(), std::collections::BTreeMap::new());
             for (add, value) in steps {
                 if add || model.is_empty() {
                     prop_assert_eq!(model.insert(pages.insert(value), value), None);
