@@ -47,9 +47,9 @@ const FETCHES_AT_ONCE: usize = 16;
 /// Contents that are being fetched or wait for it.
 const FLIGHTS_MAX: usize = 10_000;
 /// Packs up to this size are fetched whole at the first miss in them, if the tier has room for more.
-/// This covers the packs that the publisher makes by default, with room for the overhead of frames
-/// that do not compress.
-const WHOLE_PACK_BYTES: u64 = 9 << 20;
+/// This covers the packs that the publisher makes by default: 8 MiB, less than 1 MiB for the content
+/// that fills it, and the overhead of frames that do not compress.
+const WHOLE_PACK_BYTES: u64 = 10 << 20;
 /// How often a blob is fetched if its bytes do not match: a read may have been stale.
 const TRIES: u32 = 2;
 /// How often a blob is fetched if the room for it is gone when it arrives.
