@@ -18,6 +18,9 @@ use crate::sync::times::LOG_GRACE;
 /// How long a content waits that no other node can know. A file is adopted shortly before it is
 /// published, and this is much longer than that takes.
 const NEVER_SENT_WAIT: Duration = Duration::from_mins(1);
+/// The last use of a blob is known to the second, so a blob is examined this much later. Otherwise it
+/// would seem to have been used too recently, and would stay until a purge.
+const USED_STEP: Duration = Duration::from_secs(2);
 /// The most of these contents that wait. A purge discards the others later.
 const NEVER_SENT_MAX: usize = 100_000;
 
@@ -38,7 +41,8 @@ impl Dead {
 
     /// Takes the contents that have waited long enough.
     fn take(&mut self, now: Duration) -> Vec<Digest> {
-        let waits = |(_, at): &(Digest, Duration)| now.saturating_sub(*at) <= NEVER_SENT_WAIT;
+        let waits =
+            |(_, at): &(Digest, Duration)| now.saturating_sub(*at) <= NEVER_SENT_WAIT + USED_STEP;
         let ready = self.waiting.iter().position(waits).unwrap_or(self.waiting.len());
         let taken = self.waiting.drain(..ready).map(|(digest, _)| digest).collect();
         if self.waiting.len() < self.waiting.capacity() / 4 {

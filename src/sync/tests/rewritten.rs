@@ -198,3 +198,29 @@ fn p13_bounded_names_that_are_rewritten_on_a_node_alone() {
         }
     });
 }
+
+/// A version that was replaced within the second in which it was made, and before it was sent.
+#[test]
+fn p13_bounded_what_was_never_sent_goes_after_a_minute() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        world.clock.advance(Duration::from_millis(100));
+        for n in 0..20 {
+            a.write("f", &content(n, SIZE));
+        }
+        a.push().await;
+        let save = || {
+            a.engine.ledger().save().unwrap();
+            Held::of(&a).blob_files
+        };
+        world.clock.advance(Duration::from_secs(30));
+        assert_eq!(save(), 20);
+        // The last use is known to the second: at this moment it seems to be less than a minute ago.
+        world.clock.advance(Duration::from_millis(30_050));
+        save();
+        world.clock.advance(Duration::from_secs(3));
+        assert_eq!(save(), 1);
+        assert_eq!(a.read("f").await, Some(content(19, SIZE)));
+    });
+}
