@@ -15,8 +15,8 @@ use crate::error::{Error, Result};
 impl Blobs {
     /// Removes a blob that was not adopted or opened for some time; returns whether it did.
     ///
-    /// A file may be adopted shortly before it is published, and then nothing refers to it yet. So
-    /// `unused` must be longer than that takes.
+    /// A blob may be adopted shortly before something refers to it, as the small contents of a commit
+    /// are that arrives. So `unused` must be longer than that takes.
     pub fn discard(&self, digest: &Digest, unused: Duration) -> bool {
         let before = u64::from(self.now()).saturating_sub(unused.as_secs());
         let is_due = |used: u32| u64::from(used) < before;

@@ -15,8 +15,8 @@ use crate::digest::Digest;
 use crate::namespace::Fold;
 use crate::sync::times::LOG_GRACE;
 
-/// How long a content waits that no other node can know. A file is adopted shortly before it is
-/// published, and this is much longer than that takes.
+/// How long a content waits that no other node can know. A blob may exist shortly before something
+/// refers to it, as the small contents of a commit do that arrives, and this is much longer.
 const NEVER_SENT_WAIT: Duration = Duration::from_mins(1);
 /// The last use of a blob is known to the second, so a blob is examined this much later. Otherwise it
 /// would seem to have been used too recently, and would stay until a purge.
