@@ -188,7 +188,7 @@ impl Filesystem {
                 let led = self.lead_writer(&mut state, spot, &path, wish.who, wish.flags, None);
                 led.map(Lead::lasting)
             } else {
-                self.find(&mut state, spot, &path, Some(wish.who)).map(|(lead, _)| lead)
+                self.find(&mut state, spot, &path, Some(wish.who)).map(|(lead, _)| lead).ok()
             };
             let lead = found.ok_or(Errno::ESTALE)?;
             let entry = state.entry_of(lead.ino).ok_or(Errno::EISDIR)?;

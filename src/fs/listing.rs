@@ -132,7 +132,7 @@ impl Filesystem {
             // A name that has gone since the listing began is left out.
             if plus {
                 let told = self.find_and_tell(state, &spot, &path, Some(who));
-                let Ok(Some(mut found)) = told else { continue };
+                let Ok(Ok(mut found)) = told else { continue };
                 found.entry_ttl = found.entry_ttl.min(limit);
                 found.attr_ttl = found.attr_ttl.min(limit);
                 (entry.ino, entry.file_type) = (found.attr.ino, found.attr.file_type);

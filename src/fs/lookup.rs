@@ -16,7 +16,7 @@ use parking_lot::MutexGuard;
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, InodeKind, LiveId, Published};
 use super::rights::MAY_SEARCH;
-use super::seen::{Seen, seen_in, shown_in};
+use super::seen::{Absent, Seen, seen_in, shown_in};
 use super::state::{State, entry_inode};
 use super::units::Purpose;
 use super::who::Who;
@@ -53,10 +53,15 @@ impl Filesystem {
     /// Reads what is visible under a path: an entry in the namespace whose bytes are available and
     /// that is not past its age.
     pub(super) fn seen(&self, path: &TreePath) -> Option<Seen> {
+        self.shown(path).ok()
+    }
+
+    /// As [`Filesystem::seen`]; otherwise returns what is known of the absence.
+    fn shown(&self, path: &TreePath) -> Result<Seen, Absent> {
         let ledger = &self.0.rooms.ledger;
-        let seen = ledger.read(|fold| shown_in(ledger, fold, path));
+        let shown = ledger.read(|fold| shown_in(ledger, fold, path));
         self.keep_order();
-        seen
+        shown
     }
 
     /// Reports whether an inode is what its name still has although it is hidden: its bytes are
@@ -204,13 +209,13 @@ impl Filesystem {
         // The rights of the directory may have changed after the first check, together with what
         // was found.
         if let Err(errno) = self.may_use(state, caller, spot.0, MAY_SEARCH) {
-            if let Some(found) = found {
+            if let Ok(found) = found {
                 state.names.forget(found.attr.ino, 1);
             }
             return Err(errno);
         }
         match found {
-            Some(found) => {
+            Ok(found) => {
                 // A directory on the way is not what the thread opens, so its mode refuses nothing.
                 if found.attr.file_type != FileType::Directory && state.retries.has(tid) {
                     let now = self.0.rooms.clock.mono();
@@ -218,7 +223,7 @@ impl Filesystem {
                 }
                 Ok(Lookup::Found(found))
             }
-            None => {
+            Err(absent) => {
                 if state.retries.has(tid) {
                     state.retries.found_nothing(tid, spot, self.0.rooms.clock.mono());
                 }
@@ -232,7 +237,7 @@ impl Filesystem {
                 if self.0.observed.busy.is_watched(|| self.0.rooms.clock.mono()) {
                     self.0.observed.busy.miss(&self.0.rules.profiles, &path);
                 }
-                self.note_miss(caller, path);
+                self.note_miss(caller, path, absent);
                 Ok(Lookup::Missing { ttl })
             }
         }
@@ -336,14 +341,17 @@ impl Filesystem {
         spot: &DirEntryKey,
         path: &TreePath,
         who: Option<Who>,
-    ) -> Reply<Option<Found>> {
-        let Some((lead, seen)) = self.find(state, spot, path, who) else { return Ok(None) };
+    ) -> Reply<Result<Found, Absent>> {
+        let (lead, seen) = match self.find(state, spot, path, who) {
+            Ok(found) => found,
+            Err(absent) => return Ok(Err(absent)),
+        };
         // The entry was just read, and is not read again for its attributes.
         if let Some(seen) = seen.filter(|_| state.is_entry(lead.ino)) {
             let attr = self.seen_attr(lead.ino, &seen);
-            return Ok(Some(self.tell(state, Some(spot), attr, self.ttl(), lead.left)));
+            return Ok(Ok(self.tell(state, Some(spot), attr, self.ttl(), lead.left)));
         }
-        self.found(state, lead, Some(spot)).map(Some)
+        self.found(state, lead, Some(spot)).map(Ok)
     }
 
     /// Returns where a name leads for `who`, and the published version if that is the reason.
@@ -353,18 +361,21 @@ impl Filesystem {
         spot: &DirEntryKey,
         path: &TreePath,
         who: Option<Who>,
-    ) -> Option<(Lead, Option<Seen>)> {
-        let seen = self.seen(path);
-        if let Some(id) = who.and_then(|who| state.own_live(spot, seen.as_ref(), who)) {
-            return state.lives.get(id).map(|live| (Lead::lasting(live.ino), None));
-        }
-        if let Some(seen) = seen {
-            let left = seen.left;
-            let ino = entry_inode(state, spot, path, seen.clone());
-            return Some((Lead { ino, left }, Some(seen)));
-        }
-        let newest = state.newest_private(spot)?;
-        state.lives.get(newest).map(|live| (Lead::lasting(live.ino), None))
+    ) -> Result<(Lead, Option<Seen>), Absent> {
+        let shown = self.shown(path);
+        let live = who.and_then(|who| state.own_live(spot, shown.as_ref().ok(), who));
+        let live = match shown {
+            Ok(seen) if live.is_none() => {
+                let left = seen.left;
+                let ino = entry_inode(state, spot, path, seen.clone());
+                return Ok((Lead { ino, left }, Some(seen)));
+            }
+            Ok(_) => live,
+            Err(_) => live.or_else(|| state.newest_private(spot)),
+        };
+        let lead = live.and_then(|id| state.lives.get(id)).map(|live| Lead::lasting(live.ino));
+        let absent = shown.err().unwrap_or(Absent { is_known: true });
+        lead.map(|lead| (lead, None)).ok_or(absent)
     }
 
     /// Makes an answer to the kernel from an inode, and counts the lookup. The kernel must not

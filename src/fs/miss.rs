@@ -7,7 +7,7 @@ use hearthfs_mount::{Caller, Errno, Ino};
 use tracing::Level;
 
 use super::filesystem::Filesystem;
-use super::seen::seen_in;
+use super::seen::{Absent, seen_in};
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
 use crate::name::TreePath;
@@ -27,13 +27,13 @@ fn said(reason: Reason) -> &'static str {
 impl Filesystem {
     /// Notes that a name was looked up and does not exist. Must be called without the lock of the
     /// state.
-    pub(super) fn note_miss(&self, caller: &Caller, path: TreePath) {
+    pub(super) fn note_miss(&self, caller: &Caller, path: TreePath, absent: Absent) {
         if is_edition(&path) {
             return;
         }
         self.note_asked(caller, &path);
         let rooms = &self.0.rooms;
-        let reason = self.absence(&path);
+        let reason = if absent.is_known { self.absence(&path) } else { Reason::Never };
         // Another node may have an entry that is missing here.
         let stale = reason == Reason::Never && !rooms.freshness.ready();
         if tracing::enabled!(Level::DEBUG) {
@@ -48,7 +48,6 @@ impl Filesystem {
         let ledger = &self.0.rooms.ledger;
         let mut lost = None;
         let reason = ledger.read(|fold| {
-            // Most misses by far are of names that no node has ever had. They cost one lookup.
             if !fold.knows(path) {
                 return Reason::Never;
             }

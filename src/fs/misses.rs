@@ -42,22 +42,30 @@ struct Ring {
 }
 
 impl Ring {
-    /// Makes room for a miss of a user. A user that has its full share loses its own oldest miss.
-    fn make_room(&mut self, uid: u32) {
-        if self.misses.len() < MISSES_MAX {
-            return;
-        }
-        let has = self.of_users.get(&uid).copied().unwrap_or(0);
-        let own = uid != 0 && has >= OF_ONE_USER_MAX;
-        // A user that has its full share has at least one miss.
-        let at = if own { self.misses.iter().position(|miss| miss.uid == uid) } else { Some(0) };
-        let Some(gone) = at.and_then(|at| self.misses.remove(at)) else { return };
-        if let Some(left) = self.of_users.get_mut(&gone.uid) {
-            *left -= 1;
-            if *left == 0 {
-                self.of_users.remove(&gone.uid);
+    /// Adds a miss in the place of another one if all are taken. A user that has its full share loses
+    /// its own oldest miss.
+    fn add(&mut self, miss: Miss) {
+        let gone = if self.misses.len() < MISSES_MAX { None } else { self.drop_for(miss.uid) };
+        if gone != Some(miss.uid) {
+            *self.of_users.entry(miss.uid).or_default() += 1;
+            if let Some(uid) = gone
+                && let Some(left) = self.of_users.get_mut(&uid)
+            {
+                *left -= 1;
+                if *left == 0 {
+                    self.of_users.remove(&uid);
+                }
             }
         }
+        self.misses.push_back(miss);
+    }
+
+    /// Drops the miss that makes room for one of a user; returns which user had it.
+    fn drop_for(&mut self, uid: u32) -> Option<u32> {
+        let own = uid != 0 && self.of_users.get(&uid).is_some_and(|has| *has >= OF_ONE_USER_MAX);
+        // A user that has its full share has at least one miss.
+        let at = if own { self.misses.iter().position(|miss| miss.uid == uid)? } else { 0 };
+        self.misses.remove(at).map(|miss| miss.uid)
     }
 }
 
@@ -77,9 +85,7 @@ impl RecentMisses {
             (last.at, last.times) = (at, last.times + 1);
             return;
         }
-        ring.make_room(uid);
-        *ring.of_users.entry(uid).or_default() += 1;
-        ring.misses.push_back(Miss { path, uid, reason, at, times: 1 });
+        ring.add(Miss { path, uid, reason, at, times: 1 });
     }
 
     /// Returns all misses that `wanted` accepts, the last one first.

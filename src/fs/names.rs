@@ -14,6 +14,8 @@ use crate::stamp::Stamp;
 
 /// Numbers from here up are for files that began on this node.
 const FIRST_LIVE_INO: u64 = 1 << 63;
+/// Almost no path has more names; others take a second allocation.
+const USUAL_DEPTH: usize = 8;
 
 /// What is known about one name.
 #[derive(Debug, Default)]
@@ -134,16 +136,18 @@ impl Names {
     /// Returns the path of a directory's inode; `None` if the directory or one above it was
     /// removed.
     pub(super) fn directory_path(&self, ino: Ino) -> Option<TreePath> {
-        self.path_through(ino, Vec::new())
+        self.path_through(ino, None)
     }
 
     /// Returns the path of a name.
     pub(super) fn path_of(&self, spot: &DirEntryKey) -> Option<TreePath> {
-        self.path_through(spot.0, vec![&spot.1])
+        self.path_through(spot.0, Some(&spot.1))
     }
 
-    /// Returns the path that ends with `names` in a directory, the last name first.
-    fn path_through<'a>(&'a self, dir: Ino, mut names: Vec<&'a [u8]>) -> Option<TreePath> {
+    /// Returns the path of a directory, or of a name in it.
+    fn path_through<'a>(&'a self, dir: Ino, name: Option<&'a [u8]>) -> Option<TreePath> {
+        let mut names = Vec::with_capacity(USUAL_DEPTH);
+        names.extend(name);
         let mut at = dir;
         while at != Ino::ROOT {
             let (parent, name) = self.inodes.get(&at)?.place()?;

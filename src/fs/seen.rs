@@ -21,6 +21,14 @@ pub(super) struct Seen {
     pub(super) left: Duration,
 }
 
+/// Nothing is visible under a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Absent {
+    /// Whether the namespace knows any change of the path. Most misses by far are of names that no
+    /// node has ever had.
+    pub(super) is_known: bool,
+}
+
 impl Seen {
     /// Returns the part of the inode number that does not come from the path.
     pub(super) fn version(&self) -> Option<Stamp> {
@@ -34,13 +42,18 @@ impl Seen {
 
 /// Reads what the namespace has under a path, before anything is hidden or has expired.
 pub(super) fn seen_in(fold: &Fold, path: &TreePath) -> Option<Seen> {
-    match fold.at(path)? {
+    read_in(fold, path).ok()
+}
+
+fn read_in(fold: &Fold, path: &TreePath) -> Result<Seen, Absent> {
+    match fold.at(path) {
         PathIs::Entry(register) => {
             let (stamp, changed_ms) = (Some(register.stamp), register.changed_ms());
             let seen = |entry| Seen { entry, stamp, changed_ms, left: Duration::MAX };
-            register.entry.map(seen)
+            register.entry.map(seen).ok_or(Absent { is_known: true })
         }
-        PathIs::ImpliedDirectory => Some(implied_directory()),
+        PathIs::ImpliedDirectory => Ok(implied_directory()),
+        PathIs::Nothing { is_known } => Err(Absent { is_known }),
     }
 }
 
@@ -52,9 +65,11 @@ pub(super) fn implied_directory() -> Seen {
 
 /// Reads what is visible under a path: an entry whose bytes are available and that is not past its
 /// age.
-pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Option<Seen> {
-    let seen = seen_in(fold, path)?;
+pub(super) fn shown_in(ledger: &Ledger, fold: &Fold, path: &TreePath) -> Result<Seen, Absent> {
+    let seen = read_in(fold, path)?;
     let changed_ms = seen.stamp.map(|_| seen.changed_ms);
-    let left = ledger.shown(fold, path, &seen.entry, changed_ms)?;
-    Some(Seen { left, ..seen })
+    match ledger.shown(fold, path, &seen.entry, changed_ms) {
+        Some(left) => Ok(Seen { left, ..seen }),
+        None => Err(Absent { is_known: true }),
+    }
 }

@@ -90,6 +90,11 @@ pub enum PathIs {
     Entry(Register),
     /// A directory that exists only because something lies below it.
     ImpliedDirectory,
+    /// Nothing that is visible.
+    Nothing {
+        /// Whether any change of the path is known, even one that waits for its content.
+        is_known: bool,
+    },
 }
 
 /// The namespace, and the remote locations of its contents.
@@ -321,14 +326,27 @@ impl Fold {
         self.reachable(path).then(|| self.unpack(record))
     }
 
-    /// Returns what is at a path: a visible entry, or a directory that is only implied. Takes
-    /// one search where there is an entry, and two where there is nothing.
-    pub fn at(&self, path: &TreePath) -> Option<PathIs> {
-        if let Some(record) = self.record(path).filter(|record| record.is_live()) {
-            return self.reachable(path).then(|| PathIs::Entry(self.unpack(record)));
+    /// Returns what is at a path: a visible entry, or a directory that is only implied.
+    pub fn at(&self, path: &TreePath) -> PathIs {
+        // What lies below a path follows it, so one search finds both. Compilers look up more names
+        // that no node has than others.
+        let bytes = path.as_bytes();
+        let mut after =
+            self.registers.range::<[u8], _>((Bound::Included(bytes), Bound::Unbounded)).peekable();
+        let own = after.next_if(|record| record.path() == bytes);
+        if let Some(record) = own.filter(|record| record.is_live()) {
+            return if self.reachable(path) {
+                PathIs::Entry(self.unpack(record))
+            } else {
+                PathIs::Nothing { is_known: true }
+            };
         }
-        let implied = !path.is_root() && self.has_descendants(path) && self.reachable(path);
-        implied.then_some(PathIs::ImpliedDirectory)
+        let mut below = after.take_while(|record| path.rest_of(record.path()).is_some());
+        if !path.is_root() && below.any(PackedRecord::is_live) && self.reachable(path) {
+            return PathIs::ImpliedDirectory;
+        }
+        let is_early = || !self.early_attrs.is_empty() && self.early_attrs.contains_key(path);
+        PathIs::Nothing { is_known: own.is_some() || is_early() }
     }
 
     /// Returns what a path points to, if it is [visible](Fold::visible).

@@ -142,7 +142,7 @@ impl Profiles {
         let mut answer = ClassSoFar::default();
         let Some(names) = PathNames::split(path.as_bytes()) else { return answer.class() };
         let mut depth = 0;
-        for root in &self.0.roots {
+        for root in self.0.roots.iter().filter(|root| root.pattern.can_begin(&names)) {
             if root.pattern.is_anywhere() {
                 if answer.is_whole() {
                     break;

@@ -270,6 +270,15 @@ impl Pattern {
         self.below
     }
 
+    /// Reports whether it can match the beginning of a path, by the first name alone. Most directories
+    /// of clients have a first name that almost no path has.
+    pub(super) fn can_begin(&self, path: &PathNames<'_>) -> bool {
+        match self.names.first().map(|name| &*name.tokens) {
+            Some([Token::Literal(only)]) if !self.anywhere => path.name(0) == &**only,
+            _ => true,
+        }
+    }
+
     /// Returns the number of its names.
     pub(super) fn depth(&self) -> usize {
         self.names.len()

@@ -22,7 +22,7 @@ const INDEX_BYTES: u64 = 4 << 20;
 /// The journal keeps what is done until its segment is full.
 const JOURNAL_BYTES: u64 = 9 << 20;
 /// A checkpoint is due after 256 commits, and the commits in it are deleted after the grace time.
-const COMMITS_MAX: u64 = 2 * 256;
+const COMMITS_MAX: usize = 2 * 256;
 
 fn rewrites() -> u64 {
     let wanted = std::env::var("HEARTHFS_TEST_REWRITES").ok();
@@ -38,7 +38,7 @@ struct Held {
     room: usize,
     blobs: u64,
     blob_files: u64,
-    commits: u64,
+    commits: usize,
     index_bytes: u64,
     journal_bytes: u64,
 }
@@ -46,7 +46,7 @@ struct Held {
 impl Held {
     fn of(node: &Node) -> Self {
         let ledger = node.engine.ledger();
-        let (blobs, commits) = (ledger.blobs().usage().blobs, ledger.folded());
+        let (blobs, commits) = (ledger.blobs().usage().blobs, ledger.log(|log| log.len()));
         let [index_bytes, journal_bytes] =
             ["index", "journal"].map(|name| dir_bytes(&node.dir().join(name)));
         let folders = std::fs::read_dir(node.dir().join("blobs")).unwrap();

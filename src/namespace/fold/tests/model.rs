@@ -159,9 +159,13 @@ fn compare(fold: &Fold, model: &Model) {
         assert_eq!(fold.entry(&at).as_ref(), visible);
         assert_eq!(fold.is_directory(&at), model.is_directory(&at), "{at}");
         let is = match fold.at(&at) {
-            Some(PathIs::Entry(register)) => register.entry.as_ref() == visible,
-            Some(PathIs::ImpliedDirectory) => visible.is_none() && model.is_directory(&at),
-            None => visible.is_none() && (at.is_root() || !model.is_directory(&at)),
+            PathIs::Entry(register) => register.entry.as_ref() == visible,
+            PathIs::ImpliedDirectory => visible.is_none() && model.is_directory(&at),
+            PathIs::Nothing { is_known } => {
+                visible.is_none()
+                    && (at.is_root() || !model.is_directory(&at))
+                    && is_known == fold.knows(&at)
+            }
         };
         assert!(is, "{at}");
         assert_eq!(fold.children(&at), model.children(&at), "{at}");
