@@ -62,7 +62,7 @@ pub(crate) fn run(
     bodies: &Bodies,
     report: &mut Report,
 ) -> Result<()> {
-    let server = S3Server::start();
+    let server = S3Server::start_in_memory();
     server.faults.latency(LATENCY);
     let head = ["work", "figure", "goal"].map(ToOwned::to_owned).to_vec();
     let title = format!("Across nodes: a store with {} ms per request", LATENCY.as_millis());

@@ -133,7 +133,7 @@ impl<'a> Bulk<'a> {
     fn publish(base: &Path, set: &'a Set, bodies: &'a Bodies) -> Result<Self> {
         let base = base.join(set.size.to_string());
         std::fs::create_dir_all(&base)?;
-        let server = S3Server::start();
+        let server = S3Server::start_in_memory();
         let bulk = Self { base, set, bodies, server };
         let mut writer = bulk.node("writer")?;
         let mount = writer.mount();
@@ -180,10 +180,7 @@ impl<'a> Bulk<'a> {
     fn reference(&self, number: usize) -> Result<Duration> {
         let into = self.base.join(format!("reference-{number}"));
         std::fs::create_dir(&into)?;
-        let packs = self.server.bucket_dir().join("bench/packs");
-        let packs: Vec<String> = std::fs::read_dir(&packs)?
-            .map(|file| Ok(file?.file_name().to_string_lossy().into_owned()))
-            .collect::<Result<_>>()?;
+        let packs = self.server.names_in_memory("bench/packs/");
         let cores = std::thread::available_parallelism()?.get();
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(cores).max_blocking_threads(cores).enable_all();

@@ -5,10 +5,12 @@
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
-/// The compression level. Above it, time grows faster than bytes shrink.
-pub(super) const ZSTD_LEVEL: i32 = 3;
+/// The compression level. Level 3 takes 1.6 times as long for programs, compiled Python and text, and
+/// saves 4 to 7 bytes in a hundred; level 1 takes 0.9 times as long for 3 to 12 bytes in a hundred more (`zstd -b`).
+/// A node compresses while programs compile.
+pub(super) const ZSTD_LEVEL: i32 = 2;
 /// The largest window accepted for decompression, as a power of two. Bounds the memory that a frame
-/// can demand. Level 3 makes windows of 21.
+/// can demand. Level 3, of earlier versions, makes windows of 21.
 pub(super) const WINDOW_LOG_MAX: u32 = 24;
 /// The largest blob that goes into a pack as a frame.
 pub const FRAME_RAW_BYTES_MAX: u64 = 16 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Object stores for tests: s3s-fs in this process, as S3 and as Google's, with failures on
+//! Object stores for tests: one in this process, as S3 and as Google's, with failures on
 //! command; moto and Azurite as processes; a running Ceph.
 //!
 //! Owns starting and stopping them. Must never be needed by the library.
@@ -6,6 +6,7 @@
 #![allow(unused_imports, reason = "each test program uses only some items")]
 
 mod dialect;
+mod memory;
 mod processes;
 mod radosgw;
 mod server;

@@ -1,4 +1,5 @@
-//! s3s-fs in this process: an S3 server, or one that behaves like Google's.
+//! An S3 server in this process, or one that behaves like Google's. It keeps its objects with s3s-fs
+//! or in memory.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -18,6 +19,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Notify, watch};
 
 use super::dialect::Dialect;
+use super::memory::Memory;
 use super::{ACCESS_KEY, BUCKET, SECRET_KEY};
 
 /// Locks with which writes of one key take turns.
@@ -134,6 +136,7 @@ impl ServerFaults {
 pub(crate) struct S3Server {
     address: SocketAddr,
     root: tempfile::TempDir,
+    memory: Memory,
     /// Its faults.
     pub(crate) faults: Arc<ServerFaults>,
     up: watch::Sender<bool>,
@@ -151,11 +154,25 @@ impl S3Server {
     pub(crate) fn start_as(dialect: Dialect) -> Self {
         let root = tempfile::tempdir().expect("a directory");
         std::fs::create_dir(root.path().join(BUCKET)).expect("a bucket");
+        let files = s3s_fs::FileSystem::new(root.path()).expect("a store");
+        Self::start_with(S3ServiceBuilder::new(files), dialect, root, Memory::default())
+    }
+
+    /// Starts an S3 server that keeps what it has in memory: [`S3Server::bucket_dir`] stays empty.
+    pub(crate) fn start_in_memory() -> Self {
+        let (root, memory) = (tempfile::tempdir().expect("a directory"), Memory::default());
+        Self::start_with(S3ServiceBuilder::new(memory.clone()), Dialect::S3, root, memory)
+    }
+
+    fn start_with(
+        mut service: S3ServiceBuilder,
+        dialect: Dialect,
+        root: tempfile::TempDir,
+        memory: Memory,
+    ) -> Self {
         let listener = StdListener::bind("127.0.0.1:0").expect("a port");
         listener.set_nonblocking(true).expect("a listener");
         let address = listener.local_addr().expect("an address");
-        let mut service =
-            S3ServiceBuilder::new(s3s_fs::FileSystem::new(root.path()).expect("a store"));
         if matches!(dialect, Dialect::S3) {
             service.set_auth(s3s::auth::SimpleAuth::from_single(ACCESS_KEY, SECRET_KEY));
         }
@@ -184,7 +201,7 @@ impl S3Server {
             runtime.shutdown_timeout(Duration::from_secs(1));
         });
         let thread = Some(thread.expect("a thread"));
-        Self { address, root, faults, up, stop, thread }
+        Self { address, root, memory, faults, up, stop, thread }
     }
 
     /// Returns the options of a remote for it.
@@ -200,6 +217,11 @@ impl S3Server {
     /// Returns the directory in which the bucket's objects are files.
     pub(crate) fn bucket_dir(&self) -> PathBuf {
         self.root.path().join(BUCKET)
+    }
+
+    /// Returns the rest of the name of each object in memory whose name begins so.
+    pub(crate) fn names_in_memory(&self, beginning: &str) -> Vec<String> {
+        self.memory.names(beginning)
     }
 
     /// Closes all connections and accepts none.

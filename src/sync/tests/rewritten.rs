@@ -17,8 +17,9 @@ const REWRITES: u64 = 30_000;
 /// The interval of the commits, and of the purges of a running node.
 const COMMIT_EVERY: Duration = Duration::from_mins(1);
 const PURGE_EVERY: u64 = 15;
-/// The index keeps what moved last in a database of its own, whose file has this size at least.
-const INDEX_BYTES: u64 = 4 << 20;
+/// The index keeps what moved last in a database of its own. Its file grows to this size within some
+/// 100,000 rewrites, and not further.
+const INDEX_BYTES: u64 = 6 << 20;
 /// The journal keeps what is done until its segment is full.
 const JOURNAL_BYTES: u64 = 9 << 20;
 /// A checkpoint is due after 256 commits, and the commits in it are deleted after the grace time.
