@@ -284,15 +284,15 @@ impl Publisher {
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
     pub(super) async fn commit(&self, mut uploaded: Uploaded) {
         let (ledger, began) = (&self.0.ledger, self.0.ledger.clock().mono());
-        let (mut names, mut stamped) = (Vec::new(), false);
+        let mut tries = CommitTries::new();
         let commit = loop {
             self.know_time(&uploaded).await;
-            uploaded = self.renew(uploaded, &mut stamped).await;
+            uploaded = self.renew(uploaded).await;
             let Some(mut commit) = self.commit_of(&uploaded) else { break None };
-            match self.put(&mut commit, &mut names, &uploaded).await {
+            match self.put(&mut commit, &mut tries).await {
                 CommitPut::Done => break Some(commit),
                 CommitPut::Refused => break None,
-                CommitPut::Old => {}
+                CommitPut::Slow => {}
             }
         };
         let Uploaded { batch, mut locations, claim, .. } = uploaded;
@@ -314,7 +314,8 @@ impl Publisher {
         {
             // A task that rebuilds the namespace first reads what has landed.
             let _landing = ledger.landing().await;
-            ledger.committed(&batch, locations, commit.as_ref().map(|commit| (commit, &names[..])));
+            let commit = commit.as_ref().map(|commit| (commit, &tries.names[..]));
+            ledger.committed(&batch, locations, commit);
         }
         self.0.uploader.landed(landed.into_iter());
         if let Some(claim) = claim {
@@ -341,13 +342,13 @@ impl Publisher {
         }
     }
 
-    /// Renews what has waited too long: stamps, and the contents that the batch relies on.
-    async fn renew(&self, mut uploaded: Uploaded, stamped: &mut bool) -> Uploaded {
+    /// Renews what has waited too long: stamps, and the contents that the batch relies on. Must be
+    /// called before a commit gets a name.
+    async fn renew(&self, mut uploaded: Uploaded) -> Uploaded {
         let Inner { ledger, uploader, .. } = &*self.0;
-        if ledger.has_late(&uploaded.batch) || (!*stamped && ledger.is_late(&uploaded.batch)) {
+        if ledger.is_late(&uploaded.batch) {
             self.catch_up().await;
             ledger.stamp_anew(&mut uploaded.batch);
-            *stamped = true;
         }
         if uploader.is_old(&uploaded) {
             // Nothing may rely on the old places any more.
@@ -404,54 +405,35 @@ impl Publisher {
         }
     }
 
-    /// Puts a commit into the log, under further names if it takes long. Adds to `names` every name
-    /// under which the commit may be in the log. When this returns, it is there under the last name
-    /// for certain.
-    async fn put(
-        &self,
-        commit: &mut Commit,
-        names: &mut Vec<Stamp>,
-        uploaded: &Uploaded,
-    ) -> CommitPut {
-        let clock = self.0.ledger.clock();
-        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let (mut tried, mut again) = (false, 0);
+    /// Puts a commit into the log under its name. When the outcome is `Done`, it is there for
+    /// certain.
+    async fn put(&self, commit: &mut Commit, tries: &mut CommitTries) -> CommitPut {
+        let (clock, stamped) = (self.0.ledger.clock(), self.0.ledger.clock().mono());
+        tries.names.push(commit.stamp);
+        if tries.names.len() > NAMES_MAX {
+            tries.names.remove(0);
+        }
+        let Some(bytes) = encode(commit).await else { return CommitPut::Refused };
+        let name = keys::commit_name(&commit.stamp);
+        let is_slow = || clock.mono().saturating_sub(stamped) > RESTAMP_AFTER;
         loop {
-            let stamped = clock.mono();
-            if tried {
-                if self.0.uploader.is_old(uploaded) || self.0.ledger.has_late(&uploaded.batch) {
-                    return CommitPut::Old;
+            let put = match self.0.ledger.bound(&self.0.remote).await {
+                Ok(_) => self.0.remote.put_commit(&name, bytes.clone()).await,
+                Err(error) => Err(error),
+            };
+            match put {
+                Ok(()) if is_slow() && tries.slow < RESTAMPS_MAX => {
+                    tries.slow += 1;
+                    return CommitPut::Slow;
                 }
-                commit.stamp = self.0.ledger.name_stamp();
+                Ok(()) => {
+                    self.0.announcer.note(&tries.names, &bytes);
+                    return CommitPut::Done;
+                }
+                Err(error) => self.0.uploader.again(&error, &mut tries.backoff).await,
             }
-            tried = true;
-            names.push(commit.stamp);
-            if names.len() > NAMES_MAX {
-                names.remove(0);
-            }
-            let Some(bytes) = encode(commit).await else { return CommitPut::Refused };
-            let name = keys::commit_name(&commit.stamp);
-            loop {
-                let put = match self.0.ledger.bound(&self.0.remote).await {
-                    Ok(_) => self.0.remote.put_commit(&name, bytes.clone()).await,
-                    Err(error) => Err(error),
-                };
-                let late = clock.mono().saturating_sub(stamped) > RESTAMP_AFTER;
-                match put {
-                    Ok(()) if late && again < RESTAMPS_MAX => {
-                        again += 1;
-                        break;
-                    }
-                    Ok(()) => {
-                        self.0.announcer.note(names, &bytes);
-                        return CommitPut::Done;
-                    }
-                    Err(error) => self.0.uploader.again(&error, &mut backoff).await,
-                }
-                // No node needs this name: it arrived too late for nodes that list now.
-                if clock.mono().saturating_sub(stamped) > RESTAMP_AFTER {
-                    break;
-                }
+            if is_slow() {
+                return CommitPut::Slow;
             }
         }
     }
@@ -460,10 +442,25 @@ impl Publisher {
 /// The outcome of writing a commit.
 enum CommitPut {
     Done,
-    /// It took so long that its contents must be checked again.
-    Old,
+    /// It took so long that it needs another name: nodes that list now look past this one.
+    Slow,
     /// No reader would accept it: a bug in hearthfs.
     Refused,
+}
+
+/// The attempts to write one commit.
+struct CommitTries {
+    /// The names under which it may be in the log.
+    names: Vec<Stamp>,
+    /// How often it was written, but too slowly.
+    slow: u32,
+    backoff: Backoff,
+}
+
+impl CommitTries {
+    fn new() -> Self {
+        Self { names: Vec::new(), slow: 0, backoff: Backoff::new(RETRY_MIN, RETRY_MAX) }
+    }
 }
 
 /// The most names of one commit that are remembered as ours; commits under other names are read

@@ -22,6 +22,8 @@ pub(super) struct Restamp {
     /// The last record that was published when the first late one was sent: all records up to it
     /// get new stamps, so that they stay in order.
     upto: Seq,
+    /// The last record that has got its new stamps.
+    done: Seq,
     /// The new stamps of contents, by the old ones that attribute changes name.
     anew: HashMap<Stamp, Stamp>,
 }
@@ -38,15 +40,13 @@ impl Restamp {
 }
 
 impl Ledger {
-    /// Reports whether a batch needs new stamps before it is sent.
+    /// Reports whether a batch needs new stamps before it is sent: a change in it is late, or one
+    /// before it was.
     pub(in crate::sync) fn is_late(&self, batch: &Batch) -> bool {
-        !batch.changes.is_empty()
-            && (self.0.order.lock().outbox.late.is_some() || self.has_late(batch))
-    }
-
-    /// Reports whether a batch has a change that needs a new stamp, regardless of earlier batches.
-    pub(in crate::sync) fn has_late(&self, batch: &Batch) -> bool {
+        let follows_late =
+            || self.0.order.lock().outbox.late.as_ref().is_some_and(|late| late.done < batch.upto);
         batch.changes.iter().any(|change| self.0.reliance.is_late(change.stamp))
+            || (!batch.changes.is_empty() && follows_late())
     }
 
     /// Gives the changes of a batch new stamps, and omits those whose path another node has changed
@@ -85,6 +85,7 @@ impl Ledger {
         let left = batch.contents();
         let gone = puts.into_iter().filter(|put| !left.contains(put));
         batch.dropped.extend(gone.map(|(digest, _)| digest));
+        late.done = batch.upto;
         order.times.note_late(late.upto);
         order.outbox.late = (batch.upto < late.upto).then_some(late);
         let superseded = before - batch.changes.len();
