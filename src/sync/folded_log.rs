@@ -145,7 +145,6 @@ impl FoldedLog {
         for stamp in &gone {
             self.seen.remove(stamp);
         }
-        self.missing.listed(all, before_ms);
         gone
     }
 
@@ -176,9 +175,14 @@ impl FoldedLog {
         &self.missing
     }
 
-    /// Notes that a commit of the log is unusable.
-    pub(super) fn note_unusable(&mut self, stamp: Stamp) {
-        self.missing.note_unusable(stamp);
+    /// Notes that a commit of the log is unusable; returns whether that is news.
+    pub(super) fn note_unusable(&mut self, stamp: Stamp) -> bool {
+        self.missing.note_unusable(stamp)
+    }
+
+    /// Notes that a commit that was not folded is not in the log any more.
+    pub(super) fn note_gone(&mut self, stamp: &Stamp) {
+        self.missing.gone(stamp);
     }
 
     /// Notes that commits are missing of which nothing is known.

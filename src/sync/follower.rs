@@ -12,15 +12,15 @@ mod rebuild;
 
 pub(super) use list::name_of_ms;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
 use futures::stream;
-use futures::{Stream, StreamExt as _};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
@@ -51,15 +51,18 @@ const KEPT_INLINE: usize = 16;
 /// The shortest and the longest wait after a failed poll.
 const RETRY_MIN: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(10);
-/// How long the follower does not retry a commit that the store refuses.
-const WITHHELD_MIN: Duration = Duration::from_secs(5);
-const WITHHELD_MAX: Duration = Duration::from_mins(5);
+/// How long the follower does not retry a commit that it has skipped, at first and at most.
+const SKIPPED_MIN: Duration = Duration::from_secs(5);
+const SKIPPED_MAX: Duration = Duration::from_mins(5);
+/// How many of these commits it reads again in one look, so that new ones need not wait for long.
+const SKIPPED_AT_ONCE: usize = 2 * FETCHES_AT_ONCE;
 /// How long a commit with a transient fault holds up the later commits of its node. After that it
-/// counts as one that the store refuses.
-const LATE_MAX: Duration = Duration::from_mins(1);
+/// is skipped.
+const HELD_MAX: Duration = Duration::from_mins(1);
 /// A commit that is older than this says nothing about the present activity.
 const NEW_FOR: Duration = Duration::from_mins(1);
-/// The most unusable commits that are remembered; a forgotten one is read once more.
+/// The most unusable checkpoints, and bundles, that are remembered; a forgotten one is read once
+/// more.
 const UNUSABLE_MAX: usize = 10_000;
 
 /// Brings in the changes of other nodes; cheap to clone.
@@ -75,11 +78,10 @@ struct Inner {
     /// The time up to which an earlier run knew the log.
     before_ms: u64,
     state: Mutex<State>,
-    /// Commits of the log that the store refuses.
-    withheld: Troubled<Stamp>,
-    /// Commits with a transient fault.
-    late: Troubled<Stamp>,
-    quiet_withheld: Quiet,
+    /// When to request the commits again that could not be used. Those that were skipped are the
+    /// unusable ones of the folded log; the others hold up the later commits of their nodes.
+    troubled: Troubled<Stamp>,
+    quiet_skipped: Quiet,
     head: Arc<HeadWatch>,
     lag: Lag,
     versions: Versions,
@@ -105,8 +107,6 @@ struct State {
     /// store's clock. A later commit under this node's identity that this run did not write is from
     /// another node with the same identity.
     alone_ms: Option<u64>,
-    /// Commits that are damaged or of a newer version.
-    unusable: HashMap<Stamp, ReadFault>,
     /// Whether this run has checked if a checkpoint has commits that are not known here.
     caught_up: bool,
     /// The checkpoint that was read last. It contains nothing that is not known here.
@@ -124,11 +124,10 @@ enum CommitRead {
     Commit(Box<Commit>),
     /// It no longer exists.
     Gone,
-    /// It cannot be read now.
+    /// It cannot be read now, and the later commits of its node wait for it.
     Later,
-    /// The store refuses it.
-    Withheld(Error),
-    /// It is damaged or of a newer version.
+    /// It is skipped: damaged, of a newer version, refused by the store, or in trouble for too
+    /// long.
     Unusable(Error),
 }
 
@@ -167,8 +166,7 @@ impl Follower {
     pub fn new(ledger: Ledger, freshness: Duration) -> Self {
         let remote = ledger.remote().cloned();
         let freshness = Freshness::new(ledger.clock().clone(), freshness, remote.clone());
-        let withheld = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
-        let late = Troubled::new(ledger.clock().clone(), WITHHELD_MIN, WITHHELD_MAX);
+        let troubled = Troubled::new(ledger.clock().clone(), SKIPPED_MIN, SKIPPED_MAX);
         let before_ms = ledger.log(|log| log.latest_ms());
         // An earlier run has folded all of the log up to its last list. If its clock was ahead,
         // only what it has seen in the log counts.
@@ -183,9 +181,8 @@ impl Follower {
             freshness,
             before_ms,
             state,
-            withheld,
-            late,
-            quiet_withheld: Quiet::default(),
+            troubled,
+            quiet_skipped: Quiet::default(),
             head,
             lag: Lag::default(),
             versions: Versions::default(),
@@ -211,19 +208,19 @@ impl Follower {
 
     /// Returns how well this node follows the other nodes; `None` without a remote.
     pub fn following(&self) -> Option<Following> {
-        let Inner { ledger, freshness, lag, withheld, state, .. } = &*self.0;
+        let Inner { ledger, freshness, lag, .. } = &*self.0;
         self.0.remote.as_ref()?;
         let now = ledger.clock().mono();
         let (lag_last_ms, lag_worst_ms, pending) = lag.read(now);
         let (list, attempt, list_failed) = freshness.lists();
-        let unusable = state.lock().unusable.len();
+        let skipped = ledger.log(|log| log.missing().unusable_len());
         Some(Following {
             list_age: list.map(|start| now.saturating_sub(start)),
             attempt_age: attempt.map(|start| now.saturating_sub(start)),
             list_failed,
             lag_last_ms,
             lag_worst_ms,
-            unapplied: pending + (withheld.len() + unusable) as u64,
+            unapplied: pending + skipped as u64,
         })
     }
 
@@ -328,29 +325,16 @@ impl Follower {
             match bytes {
                 _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
                 Some(bytes) => match unpack(stamp, bytes).await {
-                    // The node that put it into the head may have read it badly.
+                    // The node that put it into the head or the bundle may have read it badly.
                     CommitRead::Unusable(..) => self.read(remote, stamp).await,
                     read => (stamp, read),
                 },
                 None => self.read(remote, stamp).await,
             }
         });
-        self.fold_read(reading.buffered(FETCHES_AT_ONCE), keep_from, listed_again, waiting).await
-    }
-
-    /// As [`Follower::fold`], for commits as they are read. Small contents are kept here from the
-    /// position `keep_from` on.
-    async fn fold_read(
-        &self,
-        reading: impl Stream<Item = (Stamp, CommitRead)>,
-        keep_from: usize,
-        listed_again: bool,
-        waiting: &WaitingNodes,
-    ) -> Folded {
-        let mut reading = pin!(reading.enumerate());
+        let mut reading = pin!(reading.buffered(FETCHES_AT_ONCE).enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
         while let Some((place, (stamp, got))) = reading.next().await {
-            let keep_inline = place >= keep_from;
             // Later commits of a node are not applied before one that cannot be read now.
             if waiting.has(stamp.node) {
                 continue;
@@ -363,44 +347,20 @@ impl Follower {
                             return Folded::Gap;
                         }
                     }
-                    let ledger = self.0.ledger.clone();
                     if let Some(alone_ms) = alone_ms {
-                        ledger.note_twin(&commit, alone_ms);
+                        self.0.ledger.note_twin(&commit, alone_ms);
                     }
-                    let name = keys::commit_name(&stamp);
-                    let inner = Arc::clone(&self.0);
-                    task::blocking(move || {
-                        if keep_inline {
-                            ledger.keep_inline(&commit);
-                        }
-                        ledger.apply_remote(&name, &commit);
-                        if stamp.node != ledger.node() {
-                            let now = ledger.clock().mono();
-                            let lag = inner.lag.applied(stamp.ms, ledger.now_ms(), now);
-                            ledger.traffic().follower_lag.observe(lag);
-                            let age_ms = ledger.now_ms().saturating_sub(stamp.ms);
-                            let is_new = u128::from(age_ms) < NEW_FOR.as_millis();
-                            inner.others.fetch_add(u64::from(is_new), Ordering::Relaxed);
-                            inner.versions.note(&commit);
-                        }
-                    })
-                    .await;
+                    self.apply(commit, place >= keep_from).await;
                 }
-                CommitRead::Gone => {
-                    self.0.withheld.clear(&stamp);
-                    self.0.late.clear(&stamp);
-                }
+                CommitRead::Gone => self.0.ledger.log(|log| log.note_gone(&stamp)),
                 CommitRead::Later => {
                     waiting.note(stamp.node);
                     continue;
                 }
-                CommitRead::Withheld(error) => {
-                    self.0.ledger.log(|log| log.note_unusable(stamp));
-                    self.withhold(stamp, &error);
-                }
                 CommitRead::Unusable(error) => {
-                    self.0.ledger.log(|log| log.note_unusable(stamp));
-                    self.give_up(stamp, &error);
+                    if self.0.ledger.log(|log| log.note_unusable(stamp)) {
+                        self.tell_skipped(stamp, &error);
+                    }
                 }
             }
             self.0.lag.settled();
@@ -408,82 +368,91 @@ impl Follower {
         if waiting.is_empty() { Folded::All } else { Folded::Partly }
     }
 
-    /// Stops retrying a commit for some time.
-    fn withhold(&self, stamp: Stamp, error: &Error) {
-        if self.0.withheld.note(stamp)
-            && let Some(unsaid) = self.0.quiet_withheld.tell(self.0.ledger.clock())
-        {
-            let name = keys::commit_name(&stamp);
-            tracing::warn!(
-                %name, error = %error.chain(), unsaid,
-                "the store does not return a commit, and it is skipped for now; check that this node may read it"
-            );
-        }
+    /// Applies a commit. Keeps its small contents here if `keep_inline` is set.
+    async fn apply(&self, commit: Box<Commit>, keep_inline: bool) {
+        let inner = Arc::clone(&self.0);
+        task::blocking(move || {
+            let (ledger, stamp) = (&inner.ledger, commit.stamp);
+            if keep_inline {
+                ledger.keep_inline(&commit);
+            }
+            ledger.apply_remote(&keys::commit_name(&stamp), &commit);
+            if stamp.node != ledger.node() {
+                let now = ledger.clock().mono();
+                let lag = inner.lag.applied(stamp.ms, ledger.now_ms(), now);
+                ledger.traffic().follower_lag.observe(lag);
+                let age_ms = ledger.now_ms().saturating_sub(stamp.ms);
+                let is_new = u128::from(age_ms) < NEW_FOR.as_millis();
+                inner.others.fetch_add(u64::from(is_new), Ordering::Relaxed);
+                inner.versions.note(&commit);
+            }
+        })
+        .await;
     }
 
-    fn give_up(&self, stamp: Stamp, error: &Error) {
-        let (name, fault) = (keys::commit_name(&stamp), ReadFault::of(error));
-        {
-            let mut state = self.0.state.lock();
-            if state.unusable.len() < UNUSABLE_MAX && state.unusable.insert(stamp, fault).is_some()
-            {
-                return;
-            }
-        }
-        if fault == ReadFault::Newer {
-            tracing::warn!(
-                %name, error = %error.chain(),
+    /// Warns about a commit that is skipped from now on.
+    fn tell_skipped(&self, stamp: Stamp, error: &Error) {
+        let Some(unsaid) = self.0.quiet_skipped.tell(self.0.ledger.clock()) else { return };
+        let name = keys::commit_name(&stamp);
+        match ReadFault::of(error) {
+            ReadFault::Newer => tracing::warn!(
+                %name, error = %error.chain(), unsaid,
                 "a commit was written by a newer hearthfs and is skipped; upgrade this node"
-            );
-        } else {
-            tracing::warn!(
-                %name, error = %error.chain(),
+            ),
+            ReadFault::Damaged => tracing::warn!(
+                %name, error = %error.chain(), unsaid,
                 "a commit is damaged and skipped; its changes are not visible here until its files are \
                  written again"
-            );
+            ),
+            _ => tracing::warn!(
+                %name, error = %error.chain(), unsaid,
+                "the store does not return a commit, and it is skipped for now; check that this node may read it"
+            ),
         }
     }
 
     /// Reads one commit.
     async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, CommitRead) {
+        let Inner { troubled, freshness, .. } = &*self.0;
         let error = match read_again(|| self.read_once(remote, stamp)).await {
             Ok(commit) => {
-                self.0.withheld.clear(&stamp);
-                self.0.late.clear(&stamp);
+                troubled.clear(&stamp);
                 return (stamp, CommitRead::Commit(Box::new(commit)));
             }
             Err(error) => error,
         };
-        let got = match ReadFault::of(&error) {
-            ReadFault::Gone => CommitRead::Gone,
-            ReadFault::Damaged | ReadFault::Newer => CommitRead::Unusable(error),
-            _ if self.0.freshness.is_down() => CommitRead::Later,
-            ReadFault::Passing if !self.is_too_late(stamp) => CommitRead::Later,
-            ReadFault::Passing | ReadFault::Refused => CommitRead::Withheld(error),
-            ReadFault::Ours => CommitRead::Later,
-        };
-        (stamp, got)
+        let fault = ReadFault::of(&error);
+        match fault {
+            ReadFault::Gone => {
+                troubled.clear(&stamp);
+                return (stamp, CommitRead::Gone);
+            }
+            ReadFault::Ours => return (stamp, CommitRead::Later),
+            ReadFault::Refused | ReadFault::Passing if freshness.is_down() => {
+                return (stamp, CommitRead::Later);
+            }
+            ReadFault::Damaged | ReadFault::Newer | ReadFault::Refused | ReadFault::Passing => {}
+        }
+        troubled.note(stamp);
+        if fault == ReadFault::Newer {
+            troubled.give_up(&stamp);
+        }
+        let is_held = fault == ReadFault::Passing
+            && !self.is_skipped(&stamp)
+            && troubled.age(&stamp) < HELD_MAX;
+        (stamp, if is_held { CommitRead::Later } else { CommitRead::Unusable(error) })
     }
 
-    /// Notes that a commit cannot be read, and reports whether this has lasted too long. Until
-    /// then, later commits of its node are not applied.
-    fn is_too_late(&self, stamp: Stamp) -> bool {
-        if self.0.withheld.knows(&stamp) {
-            return true;
-        }
-        self.0.late.note(stamp);
-        let too_late = self.0.late.age(&stamp) >= LATE_MAX;
-        if too_late {
-            self.0.late.clear(&stamp);
-        }
-        too_late
+    /// Reports whether a commit was found unusable, in this run or an earlier one.
+    fn is_skipped(&self, stamp: &Stamp) -> bool {
+        self.0.ledger.log(|log| log.missing().is_unusable(stamp))
     }
 
     /// Reads one commit. Waits out trouble that may pass the first time; later attempts make one
     /// request.
     async fn read_once(&self, remote: &Remote, stamp: Stamp) -> Result<Commit> {
         let name = keys::commit_name(&stamp);
-        let bytes = if self.0.withheld.knows(&stamp) || self.0.late.knows(&stamp) {
+        let bytes = if self.0.troubled.knows(&stamp) || self.is_skipped(&stamp) {
             remote.get_commit(&name).await?
         } else {
             let progress = Progress::default();

@@ -5,7 +5,7 @@
 //! before it was folded, or before the namespace was rebuilt from a checkpoint: a node that writes
 //! a checkpoint relies on this.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -15,13 +15,13 @@ use crate::namespace::Commit;
 use crate::stamp::Stamp;
 
 /// The most missing commits that are remembered one by one; of further ones only the fact is
-/// remembered.
-const MISSING_MAX: usize = 1024;
+/// remembered, and those in the log are read again whenever a list shows them.
+const MISSING_MAX: usize = 10_000;
 
 /// The commits that are missing.
 #[derive(Clone, Default, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) struct Missing {
-    /// In the log, and unusable: damaged, or of a newer version.
+    /// In the log, and unusable: damaged, of a newer version, or not returned by the store.
     unusable: BTreeSet<Stamp>,
     /// Not in the log when a later commit of their incarnation was folded.
     absent: BTreeSet<(Incarnation, u64)>,
@@ -41,27 +41,31 @@ impl Missing {
         self.unusable.iter().copied()
     }
 
+    /// Reports whether a commit is known to be unusable.
+    pub(super) fn is_unusable(&self, stamp: &Stamp) -> bool {
+        self.unusable.contains(stamp)
+    }
+
+    /// Counts those that are in the log and unusable.
+    pub(super) fn unusable_len(&self) -> usize {
+        self.unusable.len()
+    }
+
     /// Reports whether a commit is missing whose name is unknown. The names in a checkpoint then do
     /// not show whether the checkpoint has it.
     pub(super) fn has_nameless(&self) -> bool {
         self.others || !self.absent.is_empty()
     }
 
-    /// Reports whether everything that is missing here is missing in `other` too, as far as they
-    /// know.
-    pub(super) fn is_within(&self, other: &Self) -> bool {
-        self.unusable.is_subset(&other.unusable)
-            && self.absent.is_subset(&other.absent)
-            && (other.others || !self.others)
-    }
-
-    /// Notes a commit of the log that is unusable.
-    pub(super) fn note_unusable(&mut self, stamp: Stamp) {
+    /// Notes a commit of the log that is unusable; returns whether that is news.
+    pub(super) fn note_unusable(&mut self, stamp: Stamp) -> bool {
+        let is_new = !self.unusable.contains(&stamp);
         if self.has_room() {
             self.unusable.insert(stamp);
         } else {
-            self.others |= !self.unusable.contains(&stamp);
+            self.others |= is_new;
         }
+        is_new
     }
 
     /// Notes commits of an incarnation that were absent when a later one of it was folded.
@@ -90,12 +94,10 @@ impl Missing {
         self.absent.remove(&(Incarnation::of(commit), commit.sequence));
     }
 
-    /// Notes which commits the log has up to `before_ms`; commits with later names may exist
-    /// although `all` lacks them.
-    pub(super) fn listed(&mut self, all: &HashSet<Stamp>, before_ms: u64) {
-        let kept = self.unusable.len();
-        self.unusable.retain(|stamp| stamp.ms >= before_ms || all.contains(stamp));
-        self.others |= self.unusable.len() < kept;
+    /// Notes that a commit is not in the log any more. If it was unusable, its changes are missing
+    /// for good here.
+    pub(super) fn gone(&mut self, stamp: &Stamp) {
+        self.others |= self.unusable.remove(stamp);
     }
 
     /// Encodes the missing commits, for the index.
@@ -133,14 +135,13 @@ mod tests {
     fn a_commit_deleted_before_it_could_be_used_stays_missing() {
         let mut missing = Missing::default();
         let (old, young) = (commit(1, 5).stamp, commit(1, 9).stamp);
-        missing.note_unusable(old);
-        missing.note_unusable(young);
+        assert!(missing.note_unusable(old) && missing.note_unusable(young));
         let known = missing.clone();
-        missing.listed(&[old].into(), 9);
-        assert_eq!(missing, known);
-        missing.listed(&HashSet::new(), 9);
-        assert!(missing.has_nameless() && missing.unusable.contains(&young));
-        assert!(!missing.is_within(&known) && known.is_within(&known));
+        assert!(!missing.note_unusable(old), "that is no news");
+        missing.gone(&commit(1, 7).stamp);
+        assert_eq!(missing, known, "a commit that was not missing");
+        missing.gone(&old);
+        assert!(missing.has_nameless() && missing.unusable().eq([young]));
         assert!(Missing::decode(b"\xff").has_nameless(), "unreadable bytes count as a gap");
     }
 

@@ -15,7 +15,7 @@ use super::backoff::Backoff;
 use crate::clock::Clock;
 
 /// The most objects that are remembered; a forgotten object is requested at once.
-const TROUBLED_MAX: usize = 1024;
+const TROUBLED_MAX: usize = 10_000;
 
 /// The objects in trouble, and the end of the back-off of each.
 #[derive(Debug)]
@@ -89,25 +89,10 @@ impl<K: Eq + Hash> Troubled<K> {
         self.all.lock().get(key).is_some_and(|one| one.throttled)
     }
 
-    /// Counts the objects in trouble.
-    pub(super) fn len(&self) -> usize {
-        self.all.lock().len()
-    }
-
     /// Returns for how long an object has been in trouble.
     pub(super) fn age(&self, key: &K) -> Duration {
         let all = self.all.lock();
         all.get(key).map_or(Duration::ZERO, |one| self.clock.mono().saturating_sub(one.since))
-    }
-
-    /// Returns the objects whose back-off is over.
-    pub(super) fn due(&self) -> Vec<K>
-    where
-        K: Clone,
-    {
-        let now = self.clock.mono();
-        let all = self.all.lock();
-        all.iter().filter(|(_, one)| one.until <= now).map(|(key, _)| key.clone()).collect()
     }
 
     /// Notes that an object was requested and not returned. Returns whether this is its first
@@ -117,7 +102,7 @@ impl<K: Eq + Hash> Troubled<K> {
         let mut all = self.all.lock();
         if all.len() >= TROUBLED_MAX && !all.contains_key(&key) {
             // These are no longer requested.
-            all.retain(|_, one| one.until + self.max > now);
+            all.retain(|_, one| one.until.saturating_add(self.max) > now);
             if all.len() >= TROUBLED_MAX {
                 return true;
             }
@@ -130,6 +115,13 @@ impl<K: Eq + Hash> Troubled<K> {
         });
         (one.until, one.round) = (now + one.backoff.wait(), one.round + 1);
         first
+    }
+
+    /// Notes that requesting an object again is useless in this run. It was [noted](Self::note).
+    pub(super) fn give_up(&self, key: &K) {
+        if let Some(one) = self.all.lock().get_mut(key) {
+            one.until = Duration::MAX;
+        }
     }
 
     /// Notes that an object was returned.

@@ -1,15 +1,14 @@
 //! Reading the head of the log instead of listing the log.
 //!
-//! Owns when the head is sufficient. Must never use the head in place of a list while commits are
-//! missing here or wait to be read again.
+//! Owns when the head is sufficient. Must never use the head in place of a list after a look that
+//! left commits waiting.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::bundles::FEW;
-use super::list::ListReach;
-use super::{Folded, Follower, Inner, WaitingNodes};
+use super::{Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{HeadCommit, LogHead, Remote};
 use crate::stamp::Stamp;
@@ -41,6 +40,8 @@ impl Follower {
         }
         let mut new = Vec::new();
         if !self.list_and_fold(remote, &mut new).await? {
+            // A head need not name what waits, so the next look lists the log, too.
+            watch.note_listed(None, &[]);
             return Ok(false);
         }
         if let Some(head) = &head {
@@ -59,20 +60,17 @@ impl Follower {
     /// Reports whether everything but new commits is up to date, so that no other reason requires a
     /// list.
     async fn is_up_to_date(&self, remote: &Remote) -> bool {
-        let Inner { ledger, withheld, late, .. } = &*self.0;
+        let ledger = &self.0.ledger;
         let gap = self.0.state.lock().gap;
         !self.wide_is_due()
             && gap.is_none_or(|at| ledger.clock().mono() >= at + GAP_FOR)
-            && withheld.due().is_empty()
-            && late.len() == 0
             && !ledger.may_lack()
             && matches!(ledger.bound(remote).await, Ok(store) if !ledger.is_of_another_store(store))
     }
 
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let mut names: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
-        names.sort_unstable();
-        let names = self.unfolded(&names, ListReach::New, false);
+        let names: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
+        let names = self.unfolded(&names);
         self.0.lag.listed(names.len(), true);
         let items = names.into_iter().map(|name| {
             let announced = news.iter().find(|commit| commit.stamp == name);

@@ -5,12 +5,8 @@
 
 use std::collections::HashMap;
 
-use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream;
-
 use super::list::{GAP_BACK_MS, name_of_ms};
-use super::{FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, WaitingNodes, unpack};
+use super::{FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, WaitingNodes};
 use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
@@ -18,6 +14,7 @@ use crate::sync::draft::LogView;
 use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
+use bytes::Bytes;
 
 /// A node that has not listed the log for this long looks for bundles: it may lack many commits.
 const BEHIND_MS: u64 = 5 * 60_000;
@@ -125,15 +122,8 @@ impl Follower {
         names.sort_unstable();
         names.dedup();
         let unseen = self.0.ledger.log(|log| log.unseen(names.into_iter()));
-        let items: Vec<_> =
-            unseen.into_iter().map(|stamp| (stamp, bytes_of.remove(&stamp))).collect();
-        let reading = stream::iter(items).map(|(stamp, bytes)| async move {
-            match bytes {
-                Some(bytes) => (stamp, unpack(stamp, bytes).await),
-                None => self.read(remote, stamp).await,
-            }
-        });
-        self.fold_read(reading.buffered(FETCHES_AT_ONCE), usize::MAX, listed_again, waiting).await
+        let items = unseen.into_iter().map(|stamp| (stamp, bytes_of.remove(&stamp)));
+        self.fold(remote, items.collect(), listed_again, waiting).await
     }
 
     /// Adds to a draft that covers the log up to `upto_ms` the later commits from bundles.
@@ -161,19 +151,15 @@ impl Follower {
                     }
                     match decode_commit_named(&bytes, &stamp) {
                         Ok(commit) => draft.apply(&commit),
-                        Err(error) => {
-                            draft.log_mut().note_unusable(stamp);
-                            bad.push((stamp, error));
-                        }
+                        Err(_) => bad.push(stamp),
                     }
                 }
                 (draft, bad)
             })
             .await;
+            // The log has it, too.
+            all.lacking.extend(bad);
             all.draft = draft;
-            for (stamp, error) in bad {
-                self.give_up(stamp, &error);
-            }
             all.upto_ms = next.upto_ms();
         }
         all

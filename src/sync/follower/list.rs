@@ -6,12 +6,11 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use super::{Folded, Follower, WaitingNodes};
+use super::{Folded, Follower, SKIPPED_AT_ONCE, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
-use crate::sync::read_fault::ReadFault;
 use crate::sync::times::LOOK_BACK_MS;
 
 /// How often a wide list is made while the node is active.
@@ -28,7 +27,7 @@ const NEW_MAX: usize = LOG_ITEMS_MAX;
 
 /// The reach of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ListReach {
+enum ListReach {
     /// The new commits.
     New,
     /// The beginning of the log, which shows what was deleted from it, and all commits that are not
@@ -97,7 +96,7 @@ impl Follower {
         loop {
             let page = self.list_page(remote, after.as_deref(), first).await?;
             let latest = page.names.last().copied();
-            let unfolded = self.unfolded(&page.names, reach, first);
+            let unfolded = self.unfolded(&page.names);
             self.0.lag.listed(unfolded.len(), first);
             new.extend_from_slice(&unfolded);
             new.truncate(NEW_MAX);
@@ -153,8 +152,6 @@ impl Follower {
         let there: HashSet<Stamp> = head.names.iter().copied().collect();
         let before_ms = settled_ms.min(last_ms);
         self.0.ledger.forget_unlisted(&there, before_ms);
-        let mut state = self.0.state.lock();
-        state.unusable.retain(|stamp, _| stamp.ms >= before_ms || there.contains(stamp));
     }
 
     /// Returns the remote with the settings for lists: a program waits for most lists, and when the
@@ -218,28 +215,18 @@ impl Follower {
         }
     }
 
-    /// Returns the commits of a page to read, and those that are read again although no list need
-    /// name them.
-    pub(super) fn unfolded(&self, listed: &[Stamp], reach: ListReach, first: bool) -> Vec<Stamp> {
-        let ledger = &self.0.ledger;
-        let mut names = listed.to_vec();
-        if first {
-            names.extend(self.0.withheld.due());
-            if reach == ListReach::Wide {
-                ledger.log(|log| names.extend(log.missing().unusable()));
-            }
+    /// Returns the commits to read: the new ones of those that were listed or announced, and some
+    /// of those that were skipped and are due again, which no list need name.
+    pub(super) fn unfolded(&self, listed: &[Stamp]) -> Vec<Stamp> {
+        let troubled = &self.0.troubled;
+        self.0.ledger.log(|log| {
+            let missing = log.missing();
+            let due = missing.unusable().filter(|stamp| troubled.left(stamp).is_zero());
+            let known = listed.iter().filter(|stamp| !missing.is_unusable(stamp)).copied();
+            let mut names: Vec<Stamp> = known.chain(due.take(SKIPPED_AT_ONCE)).collect();
             names.sort_unstable();
-            names.dedup();
-        }
-        let state = self.0.state.lock();
-        names.retain(|stamp| match state.unusable.get(stamp) {
-            None => true,
-            Some(ReadFault::Newer) => false,
-            // It may have been a bad read.
-            Some(_) => reach == ListReach::Wide,
-        });
-        names.retain(|stamp| self.0.withheld.left(stamp).is_zero());
-        ledger.log(|log| log.unseen(names.into_iter()))
+            log.unseen(names.into_iter())
+        })
     }
 }
 

@@ -311,17 +311,14 @@ impl Follower {
                     .await;
                 }
                 CommitRead::Gone => {}
-                CommitRead::Withheld(error) => {
-                    draft.log_mut().note_unusable(stamp);
-                    self.withhold(stamp, &error);
-                }
                 CommitRead::Later => {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
                 CommitRead::Unusable(error) => {
-                    draft.log_mut().note_unusable(stamp);
-                    self.give_up(stamp, &error);
+                    if draft.log_mut().note_unusable(stamp) {
+                        self.tell_skipped(stamp, &error);
+                    }
                 }
             }
         }

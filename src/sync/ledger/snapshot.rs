@@ -62,16 +62,16 @@ pub(in crate::sync) struct Snapshot {
 }
 
 impl Ledger {
-    /// Begins a snapshot in which only the `known` commits may be missing. `None` while another one
-    /// is in progress, and while it is unknown what is remote, because records of an earlier run
-    /// are not.
+    /// Begins a snapshot in which the `known` commits are missing. `None` if others are missing by
+    /// now, while another snapshot is in progress, and while it is unknown what is remote, because
+    /// records of an earlier run are not.
     pub(in crate::sync) fn snapshot(&self, known: &Missing) -> Option<Snapshot> {
         if !self.0.signs.is_replayed() {
             return None;
         }
         let stamp = self.name_stamp();
         let mut order = self.0.order.lock();
-        if order.before.is_some() || !order.log.missing().is_within(known) {
+        if order.before.is_some() || order.log.missing() != known {
             return None;
         }
         order.before = Some(Before { name: stamp, upto: None, registers: BTreeMap::new() });

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use super::announced::cost;
 use super::checkpoints::*;
 use super::harness::*;
 use crate::sync::LOG_GRACE;
@@ -160,6 +161,42 @@ fn checkpoints_are_written_where_no_node_has_read_a_commit() {
         world.clock.advance(Duration::from_mins(11));
         assert!(b.pull().await && !b.engine.ledger().is_partial());
         assert_eq!(fresh.registers(), b.registers());
+    });
+}
+
+#[test]
+fn a_commit_that_was_skipped_is_read_again_without_a_list() {
+    run(async {
+        let world = World::new();
+        let (mut a, b, key, good) = one_is_damaged(&world).await;
+        a.send("new", b"x").await;
+        world.clock.advance(Duration::from_mins(2));
+        assert!(b.pull().await && b.pull().await, "it follows the head");
+        world.clock.advance(Duration::from_mins(5));
+        world.store.overwrite(&key, good).await;
+        assert_eq!(cost(&b, b.pull()).await, (0, 2), "the head and the commit");
+        assert!(b.entry("lost").is_some() && !b.engine.ledger().is_partial());
+        assert_eq!(a.registers(), b.registers());
+    });
+}
+
+#[test]
+fn a_commit_that_is_deleted_before_it_could_be_read_is_in_a_checkpoint() {
+    run(async {
+        let world = World::new();
+        let (a, b, key, _) = one_is_damaged(&world).await;
+        world.store.remove(&key).await;
+        world.clock.advance(Duration::from_mins(5));
+        let is_named = || b.engine.ledger().log(|log| log.missing().unusable_len() > 0);
+        assert!(is_named() && b.pull().await && !is_named());
+        assert!(b.engine.ledger().is_partial(), "its changes are still missing");
+        let gets = b.remote().requests().gets;
+        assert!(b.pull().await);
+        assert!(b.remote().requests().gets <= gets + 1, "it is not requested again");
+        checkpoint(&a).await;
+        world.clock.advance(Duration::from_mins(11));
+        assert!(b.pull().await && !b.engine.ledger().is_partial());
+        assert!(b.read("lost").await == Some(content(1, 9_000)));
     });
 }
 
