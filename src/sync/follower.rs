@@ -107,8 +107,6 @@ struct State {
     /// store's clock. A later commit under this node's identity that this run did not write is from
     /// another node with the same identity.
     alone_ms: Option<u64>,
-    /// Whether this run has checked if a checkpoint has commits that are not known here.
-    caught_up: bool,
     /// The checkpoint that was read last. It contains nothing that is not known here.
     compared: Option<Stamp>,
     /// Whether the last list failed for a whole deadline. Callers do not wait for the next ones

@@ -51,7 +51,6 @@ use std::sync::atomic::Ordering;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, watch};
 
-pub(in crate::sync) use self::adopt::Overtaken;
 use self::aside::Aside;
 pub use self::aside::SetAside;
 use self::counts::LedgerCounts;

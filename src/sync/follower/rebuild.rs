@@ -18,7 +18,6 @@ use crate::sync::checkpoint_copy::read_checkpoint;
 use crate::sync::covers::{Covers, floor_ms};
 use crate::sync::draft::LogView;
 use crate::sync::folded_log::FoldedLog;
-use crate::sync::ledger::Overtaken;
 use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::{LOG_GRACE, LOOK_BACK_MS};
 use crate::task;
@@ -35,38 +34,23 @@ struct From<'a> {
     floor_ms: u64,
 }
 
-/// Why checkpoints are read.
-#[derive(Debug, Clone, Copy)]
-struct Need {
-    /// Nothing of the store is known.
-    nothing: bool,
-    /// Known entries may have been replaced without a trace.
-    lost: bool,
-    /// Commits are missing in what was folded.
-    partial: bool,
-    /// When the log was listed last.
-    listed_ms: u64,
-}
-
 impl Follower {
-    /// Adopts the latest checkpoint if this node knows nothing, or was absent for so long that
-    /// commits which it has not read may be gone from the log. Also does so if the namespace
-    /// belongs to another store than this one: nothing of it exists here. Returns the covers of the
-    /// log, if they were listed.
+    /// Adopts the latest checkpoint if this node has never listed the log, or was absent for so
+    /// long that commits which it has not read may be gone from the log. Also does so if the
+    /// namespace belongs to another store than this one: nothing of it exists here. Returns the
+    /// covers of the log, if they were listed.
     pub(super) async fn catch_up(&self, remote: &Remote, store: StoreId) -> Result<Option<Covers>> {
         let ledger = &self.0.ledger;
-        let need = self.need();
         let grace_ms = LOG_GRACE.as_millis() as u64;
-        let other = ledger.is_of_another_store(store);
-        let need = Need { lost: need.lost || other, ..need };
-        let away = ledger.now_ms().saturating_sub(need.listed_ms) > grace_ms / 2;
-        let torn = need.partial && self.wide_is_due();
-        let sure = !away && !need.lost && (self.0.state.lock().caught_up || !need.nothing);
+        let lost = ledger.may_lack() || ledger.is_of_another_store(store);
+        let away = ledger.now_ms().saturating_sub(ledger.listed_ms()) > grace_ms / 2;
+        let torn = ledger.is_partial() && self.wide_is_due();
+        let sure = !away && !lost;
         if sure && !torn {
             return Ok(None);
         }
         let remote = self.reaching(remote);
-        let covers = match self.look(&remote, need).await {
+        let covers = match self.look(&remote, lost).await {
             Ok((_, covers)) => covers,
             // Missing commits stay missing until the next time. The rest of the log need not wait
             // for them.
@@ -77,7 +61,6 @@ impl Follower {
             Err(error) => return Err(error),
         };
         self.note_store(&remote, store);
-        self.0.state.lock().caught_up = true;
         Ok(Some(covers))
     }
 
@@ -115,19 +98,13 @@ impl Follower {
         Ok(store)
     }
 
-    fn need(&self) -> Need {
-        let ledger = &self.0.ledger;
-        let nothing = ledger.log(|log| log.knows_nothing());
-        let (lost, partial) = (ledger.may_lack(), ledger.is_partial());
-        Need { nothing, lost, partial, listed_ms: ledger.listed_ms() }
-    }
-
     /// Adopts the latest checkpoint if it has the commits that are missing here. Returns the latest
     /// checkpoint if it is unusable, so that it may still contain something unknown.
     pub(in crate::sync) async fn fill_gaps(&self) -> Result<Option<Stamp>> {
         let Some(remote) = &self.0.remote else { return Ok(None) };
         let _one = self.0.polling.lock().await;
-        let (latest, _) = self.look(&remote.background(), self.need()).await?;
+        let lost = self.0.ledger.may_lack();
+        let (latest, _) = self.look(&remote.background(), lost).await?;
         let compared = self.0.state.lock().compared;
         Ok(latest.filter(|latest| compared != Some(*latest)))
     }
@@ -138,43 +115,44 @@ impl Follower {
         self.0.state.lock().compared = Some(stamp);
     }
 
-    /// Reads the latest usable checkpoint, and adopts it if it has more than is known. Returns the
-    /// latest one, and all covers that were listed.
-    async fn look(&self, remote: &Remote, need: Need) -> Result<(Option<Stamp>, Covers)> {
+    /// Reads the latest usable checkpoint, and adopts it if it has more than is known, or if what is
+    /// known is `lost`: its entries may have been replaced without a trace. Returns the latest one,
+    /// and all covers that were listed.
+    async fn look(&self, remote: &Remote, lost: bool) -> Result<(Option<Stamp>, Covers)> {
         let ledger = &self.0.ledger;
         let covers = Covers::list(remote).await?;
         let latest = covers.checkpoints.first().map(item_stamp);
         // A clock that is not known to be right may be ahead. Then only times seen in the log
         // count.
         let seen_ms = if remote.knows_time() { u64::MAX } else { self.0.state.lock().watermark_ms };
-        let listed_ms = need.listed_ms.min(seen_ms);
+        let listed_ms = ledger.listed_ms().min(seen_ms);
+        // A checkpoint from before the last list has only what was in the log then. This proves
+        // nothing if commits were missing, or if the list was too long ago.
+        let proves = !lost && !ledger.is_partial();
         for item in covers.checkpoints.iter().take(CHECKPOINTS_TRIED_MAX) {
             let stamp = item_stamp(item);
             let later_ms = item.stored_ms.max(stamp.ms);
-            // All of this was in the log when it was listed. If that was too long ago, it proves
-            // nothing any more: then this node is like a new one.
-            let fresh = need.nothing || need.lost || need.partial;
-            let listed = !fresh && later_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
+            let listed = proves && later_ms.saturating_add(LOOK_BACK_MS) < listed_ms;
             let compared = self.0.state.lock().compared == Some(stamp);
-            if listed || (compared && !need.lost) {
+            if listed || (compared && !lost) {
                 return Ok((latest, covers));
             }
             let Some(draft) = self.fetch_checkpoint(remote, item).await? else { continue };
-            if need.nothing || need.lost || ledger.log(|log| log.lacks(draft.log())) {
+            if lost || ledger.log(|log| log.lacks(draft.log())) {
                 let empty = ledger.read(crate::namespace::Fold::is_empty);
                 let from = From { name: Some(&item.name), floor_ms: floor_ms(item) };
-                let completed = (need.lost || !empty).then_some(&covers);
+                let completed = (lost || !empty).then_some(&covers);
                 self.take_over(remote, draft, from, completed).await?;
             }
             self.0.state.lock().compared = Some(stamp);
             return Ok((latest, covers));
         }
-        if need.lost {
+        if lost {
             // Only the commits that are still in the log are certain.
             let from = From { name: None, floor_ms: 0 };
             self.take_over(remote, LogView::new(), from, Some(&covers)).await?;
         }
-        if latest.is_some() && (need.nothing || need.lost) {
+        if latest.is_some() && (lost || ledger.log(|log| log.knows_nothing())) {
             // Earlier parts of the log may be deleted.
             ledger.log(FoldedLog::note_others_missing);
         }
@@ -195,8 +173,7 @@ impl Follower {
         // Later commits are requested by name: a list may lag.
         let before_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let (own, is_old) = (ledger.node(), |stamp: &Stamp| stamp.ms < before_ms);
-        let mut passed: HashSet<Stamp> =
-            ledger.log(|log| log.of_node(own).filter(is_old).collect());
+        let passed: HashSet<Stamp> = ledger.log(|log| log.of_node(own).filter(is_old).collect());
         let mut upto_ms = from.floor_ms;
         if let Some(covers) = completed {
             let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
@@ -209,21 +186,16 @@ impl Follower {
             names.sort_unstable();
             draft = self.complete(remote, bundled.draft, names).await?;
         }
-        // From here on no commit of this node lands, so the draft lacks some once at most.
+        // From here on no commit of this node lands. Those that have landed meanwhile are known
+        // nowhere else here any more.
         let _landing = ledger.landing().await;
-        let adopted = match self.adopt(draft, &passed).await {
-            Err(overtaken) => {
-                let Overtaken { draft, landed } = *overtaken;
-                passed.extend(landed.iter().copied());
-                let draft = self.complete(remote, draft, landed).await?;
-                self.adopt(draft, &passed).await
-            }
-            adopted => adopted,
-        };
-        let Ok((commits, entries)) = adopted else {
-            let op = "a commit of this node was written while none was possible";
-            return Err(Error::new(Kind::Internal, op));
-        };
+        let is_recent = |stamp: &Stamp| !passed.contains(stamp);
+        let mut landed: Vec<Stamp> = ledger.log(|log| log.of_node(own).filter(is_recent).collect());
+        landed.sort_unstable();
+        let draft = self.complete(remote, draft, landed).await?;
+        let (commits, entries) = (draft.log().len(), draft.fold().len());
+        let adopting = ledger.clone();
+        task::blocking(move || adopting.adopt(draft)).await;
         self.0.state.lock().watermark_ms = upto_ms;
         if completed.is_some() {
             ledger.note_listed(began, began_ms);
@@ -233,20 +205,6 @@ impl Follower {
             None => tracing::info!(commits, entries, "started from the log"),
         }
         Ok(())
-    }
-
-    /// Replaces the namespace by a draft; returns how many commits and entries the draft has.
-    async fn adopt(
-        &self,
-        draft: LogView,
-        passed: &HashSet<Stamp>,
-    ) -> std::result::Result<(usize, usize), Box<Overtaken>> {
-        let (ledger, passed) = (self.0.ledger.clone(), passed.clone());
-        task::blocking(move || {
-            let counts = (draft.log().len(), draft.fold().len());
-            ledger.adopt(draft, &passed).map(|()| counts)
-        })
-        .await
     }
 
     /// Reads a checkpoint; `None` if it is unusable.

@@ -4,8 +4,6 @@
 //! directories moved. Must never adopt entries that only the old namespace has: their tombstones
 //! may have been forgotten meanwhile, and they would come back.
 
-use std::collections::HashSet;
-
 use tokio::sync::MutexGuard;
 
 use super::{Ledger, Moved};
@@ -16,14 +14,6 @@ use crate::sync::draft::LogView;
 
 /// The most paths that a notification names; if more have moved, it says that any path may have.
 const TOLD_MAX: usize = 10_000;
-
-/// A draft that lacks commits which this node itself has put into the log meanwhile.
-#[derive(Debug)]
-pub(in crate::sync) struct Overtaken {
-    pub(in crate::sync) draft: LogView,
-    /// The names of these commits, ascending.
-    pub(in crate::sync) landed: Vec<Stamp>,
-}
 
 impl Ledger {
     /// Returns when the log was last listed and folded, in the store's time; 0 if never.
@@ -42,26 +32,15 @@ impl Ledger {
     }
 
     /// Replaces the namespace by a draft; changes that this node has published and that are not
-    /// remote stay. Returns the draft if it lacks commits of this node that are in the log, except
-    /// those in `passed`: their contents are known nowhere else here any more.
-    pub(in crate::sync) fn adopt(
-        &self,
-        draft: LogView,
-        passed: &HashSet<Stamp>,
-    ) -> Result<(), Box<Overtaken>> {
+    /// remote stay. Must be called during [`Ledger::landing`], with all commits of this node in
+    /// the draft that are in the log: their changes are known nowhere else here any more.
+    pub(in crate::sync) fn adopt(&self, draft: LogView) {
         let latest = latest(draft.fold(), self.now_ms());
         let (moved, old, count) = {
             // A save in progress would add what follows to the old state in the index.
             let _saving = self.0.disk.saving.lock();
             let mut order = self.0.order.lock();
             let order = &mut *order;
-            let own = order.log.of_node(self.node());
-            let lacking = own.filter(|stamp| !passed.contains(stamp) && !draft.has(stamp));
-            let mut landed: Vec<Stamp> = lacking.collect();
-            if !landed.is_empty() {
-                landed.sort_unstable();
-                return Err(Box::new(Overtaken { draft, landed }));
-            }
             let (mut new, log) = draft.into_parts();
             let mut fold = self.0.fold.write();
             self.locked(order, &mut new).keep_own(&fold);
@@ -88,7 +67,6 @@ impl Ledger {
         }
         let paths = moved.as_deref().filter(|moved| moved.len() <= TOLD_MAX);
         self.0.listeners.tell(Moved { count, paths });
-        Ok(())
     }
 
     /// Forgets a path, as every node forgets by itself what is past its age.
