@@ -20,13 +20,13 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::backoff::Backoff;
-use super::follower::name_of_ms;
+use super::follower::{name_of_ms, names_between};
 use super::head::{FoundHead, HeadWatch, KnownHead};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
-    HEAD_COMMITS_MAX, HeadPut, HeadVersion, Health, INLINE_COMMIT_BYTES_MAX, LOG_ITEMS_MAX,
-    LogHead, Remote, decode_commit_named, keys,
+    HEAD_COMMITS_MAX, HeadPut, HeadVersion, Health, INLINE_COMMIT_BYTES_MAX, LogHead, Remote,
+    decode_commit_named, keys,
 };
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
@@ -304,15 +304,7 @@ impl Announcer {
     /// Returns the commits of the time in which runs may have ended without announcing them.
     async fn earlier(&self) -> Result<Vec<Stamp>> {
         let from_ms = self.0.remote.now_ms().saturating_sub(EARLIER_MS);
-        let (mut names, mut after) = (Vec::new(), name_of_ms(from_ms));
-        loop {
-            let items = self.0.remote.list_log(Some(&after)).await?;
-            names.extend(items.iter().filter_map(|item| keys::commit_stamp(&item.name)));
-            match items.last().filter(|_| items.len() >= LOG_ITEMS_MAX) {
-                Some(last) => after.clone_from(&last.name),
-                None => return Ok(names),
-            }
-        }
+        names_between(&self.0.remote, Some(from_ms), u64::MAX).await
     }
 
     /// Makes sure, once, that the store replaces only the expected head, and that the commits of an

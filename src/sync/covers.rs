@@ -53,11 +53,11 @@ impl Covers {
     pub(super) fn next(
         &self,
         from_ms: u64,
-        good: impl Fn(&BundleName) -> bool,
+        good: impl Fn(&BundleItem) -> bool,
     ) -> Option<&BundleItem> {
         self.bundles
             .iter()
-            .filter(|one| one.name.from_ms <= from_ms && from_ms < one.upto_ms() && good(&one.name))
+            .filter(|one| one.name.from_ms <= from_ms && from_ms < one.upto_ms() && good(one))
             .max_by_key(|one| (one.upto_ms(), one.name))
     }
 

@@ -10,7 +10,7 @@ mod bundles;
 mod list;
 mod rebuild;
 
-pub(super) use list::name_of_ms;
+pub(super) use list::{name_of_ms, names_between};
 
 use std::collections::{BTreeMap, HashSet};
 use std::pin::pin;
@@ -38,7 +38,7 @@ use super::troubled::Troubled;
 use super::versions::Versions;
 use crate::error::{Error, Result};
 use crate::namespace::Commit;
-use crate::remote::{BundleName, Progress, Remote, decode_commit_named, keys};
+use crate::remote::{Progress, Remote, decode_commit_named, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
@@ -112,9 +112,21 @@ struct State {
     /// Whether the last list failed for a whole deadline. Callers do not wait for the next ones
     /// then.
     impatient: bool,
-    /// Checkpoints and bundles that are unusable, and bundles that were read already.
-    bad_checkpoints: HashSet<Stamp>,
-    bad_bundles: HashSet<BundleName>,
+    /// The names of checkpoints and bundles that are not read again: they are unusable, or were
+    /// read in vain.
+    bad_covers: HashSet<String>,
+}
+
+impl State {
+    /// Notes that a checkpoint or a bundle must not be read again; returns false if there are too
+    /// many.
+    fn note_bad_cover(&mut self, name: &str) -> bool {
+        let has_room = self.bad_covers.len() < UNUSABLE_MAX;
+        if has_room {
+            self.bad_covers.insert(name.to_owned());
+        }
+        has_room
+    }
 }
 
 /// The outcome of reading a commit.

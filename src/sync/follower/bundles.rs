@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use super::list::{GAP_BACK_MS, name_of_ms};
-use super::{FETCHES_AT_ONCE, Folded, Follower, UNUSABLE_MAX, WaitingNodes};
-use crate::remote::{Bundle, BundleName, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
+use super::list::{GAP_BACK_MS, name_of_ms, names_between};
+use super::{FETCHES_AT_ONCE, Folded, Follower, WaitingNodes};
+use crate::remote::{Bundle, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
 use crate::sync::draft::LogView;
@@ -70,16 +70,15 @@ impl Follower {
             if folded == Folded::Gap {
                 // A commit may have arrived after the bundle was written.
                 let from_ms = watermark_ms().saturating_sub(GAP_BACK_MS);
-                let Ok(names) = self.list_between(remote, Some(from_ms), next.upto_ms()).await
-                else {
-                    break;
-                };
+                let listed =
+                    names_between(&self.reaching(remote), Some(from_ms), next.upto_ms()).await;
+                let Ok(names) = listed else { break };
                 folded = self.fold_bundle(remote, &bundle, Some(names), waiting).await;
             }
             if folded != Folded::All {
                 // Waiting commits are looked for in the log. All others of the bundle are known, so
                 // it is not read again.
-                self.note_bad_bundle(next.name);
+                self.0.state.lock().note_bad_cover(&next.item.name);
                 return;
             }
             tracing::debug!(name = %next.name, "read a part of the log from a bundle");
@@ -167,7 +166,7 @@ impl Follower {
 
     fn next_bundle<'a>(&self, covers: &'a Covers, upto_ms: u64) -> Option<&'a BundleItem> {
         let state = self.0.state.lock();
-        covers.next(upto_ms, |name| !state.bad_bundles.contains(name))
+        covers.next(upto_ms, |one| !state.bad_covers.contains(&one.item.name))
     }
 
     /// Reads a bundle; `None` if it is unusable, which is noted.
@@ -182,7 +181,7 @@ impl Follower {
         };
         let fault = ReadFault::of(&error);
         let may_pass = matches!(fault, ReadFault::Passing | ReadFault::Ours);
-        if may_pass || !self.note_bad_bundle(item.name) {
+        if may_pass || !self.0.state.lock().note_bad_cover(&item.item.name) {
             return Err(error);
         }
         if fault != ReadFault::Gone {
@@ -193,15 +192,5 @@ impl Follower {
             );
         }
         Ok(None)
-    }
-
-    /// Notes that a bundle must not be read again; returns false if there are too many.
-    fn note_bad_bundle(&self, name: BundleName) -> bool {
-        let mut state = self.0.state.lock();
-        let room = state.bad_bundles.len() < UNUSABLE_MAX;
-        if room {
-            state.bad_bundles.insert(name);
-        }
-        room
     }
 }

@@ -193,28 +193,6 @@ impl Follower {
         listed.map(|items| page_of(&items))
     }
 
-    /// Lists the names from a time on, or from the beginning, in order, up to another time.
-    pub(super) async fn list_between(
-        &self,
-        remote: &Remote,
-        from_ms: Option<u64>,
-        upto_ms: u64,
-    ) -> Result<Vec<Stamp>> {
-        let remote = self.reaching(remote);
-        let (mut after, mut names) = (from_ms.map(name_of_ms), Vec::new());
-        loop {
-            let page = page_of(&remote.list_log(after.as_deref()).await?);
-            names.extend(page.names);
-            match names.last().filter(|last| page.full && last.ms < upto_ms) {
-                Some(last) => after = Some(keys::commit_name(last)),
-                None => {
-                    names.retain(|stamp| stamp.ms < upto_ms);
-                    return Ok(names);
-                }
-            }
-        }
-    }
-
     /// Returns the commits to read: the new ones of those that were listed or announced, and some
     /// of those that were skipped and are due again, which no list need name.
     pub(super) fn unfolded(&self, listed: &[Stamp]) -> Vec<Stamp> {
@@ -233,6 +211,26 @@ impl Follower {
 fn page_of(items: &[LogItem]) -> LogPage {
     let names = items.iter().filter_map(|item| keys::commit_stamp(&item.name)).collect();
     LogPage { names, full: items.len() >= LOG_ITEMS_MAX }
+}
+
+/// Lists the names from a time on, or from the beginning, in order, up to another time.
+pub(in crate::sync) async fn names_between(
+    remote: &Remote,
+    from_ms: Option<u64>,
+    upto_ms: u64,
+) -> Result<Vec<Stamp>> {
+    let (mut after, mut names) = (from_ms.map(name_of_ms), Vec::new());
+    loop {
+        let page = page_of(&remote.list_log(after.as_deref()).await?);
+        names.extend(page.names);
+        match names.last().filter(|last| page.full && last.ms < upto_ms) {
+            Some(last) => after = Some(keys::commit_name(last)),
+            None => {
+                names.retain(|stamp| stamp.ms < upto_ms);
+                return Ok(names);
+            }
+        }
+    }
 }
 
 /// Returns a name that sorts before the names of all commits of a time.

@@ -10,7 +10,8 @@ use std::collections::HashSet;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::{CommitRead, FETCHES_AT_ONCE, Follower, UNUSABLE_MAX};
+use super::list::names_between;
+use super::{CommitRead, FETCHES_AT_ONCE, Follower};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
 use crate::stamp::Stamp;
@@ -178,7 +179,7 @@ impl Follower {
         if let Some(covers) = completed {
             let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
             let from_ms = Some(bundled.upto_ms).filter(|upto_ms| *upto_ms > 0);
-            let mut names = self.list_between(remote, from_ms, u64::MAX).await?;
+            let mut names = names_between(&self.reaching(remote), from_ms, u64::MAX).await?;
             // Not beyond what was seen there: our clock may be ahead, or that of another node.
             let listed_ms = names.last().map_or(0, |last| last.ms.min(began_ms));
             upto_ms = bundled.upto_ms.max(listed_ms);
@@ -209,8 +210,7 @@ impl Follower {
 
     /// Reads a checkpoint; `None` if it is unusable.
     async fn fetch_checkpoint(&self, remote: &Remote, item: &LogItem) -> Result<Option<LogView>> {
-        let stamp = item_stamp(item);
-        if self.0.state.lock().bad_checkpoints.contains(&stamp) {
+        if self.0.state.lock().bad_covers.contains(&item.name) {
             return Ok(None);
         }
         let error = match read_again(|| self.read_checkpoint(remote, item)).await {
@@ -222,11 +222,7 @@ impl Follower {
             ReadFault::Damaged | ReadFault::Newer => {}
             ReadFault::Refused | ReadFault::Passing | ReadFault::Ours => return Err(error),
         }
-        let mut state = self.0.state.lock();
-        if state.bad_checkpoints.len() < UNUSABLE_MAX {
-            state.bad_checkpoints.insert(stamp);
-        }
-        drop(state);
+        self.0.state.lock().note_bad_cover(&item.name);
         tracing::warn!(
             name = %item.name, error = %error.chain(),
             "a checkpoint cannot be used; the one before it or the whole log is used; if it was \
