@@ -98,7 +98,8 @@ impl Follower {
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names);
             self.0.lag.listed(unfolded.len(), first);
-            new.extend_from_slice(&unfolded);
+            // One that is read again was new earlier, and its announcement may be over.
+            new.extend(unfolded.iter().filter(|stamp| !self.is_skipped(stamp)));
             new.truncate(NEW_MAX);
             let again = reach == ListReach::Gap;
             let items = unfolded.into_iter().map(|stamp| (stamp, None)).collect();
