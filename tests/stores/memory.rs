@@ -6,10 +6,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Bytes, BytesMut};
 use futures::TryStreamExt as _;
+use hearthfs::clock::Clock;
 use s3s::dto::{
     AbortMultipartUploadInput, AbortMultipartUploadOutput, CompleteMultipartUploadInput,
     CompleteMultipartUploadOutput, CreateMultipartUploadInput, CreateMultipartUploadOutput,
@@ -34,7 +35,7 @@ struct Kept {
 
 #[derive(Debug, Default)]
 struct Objects {
-    objects: BTreeMap<String, Kept>,
+    kept: BTreeMap<String, Kept>,
     /// The parts of each unfinished upload, by number.
     uploads: HashMap<String, BTreeMap<i32, Bytes>>,
     /// The last number that was given to a version, a part or an upload.
@@ -65,15 +66,16 @@ impl Objects {
         if_none: Option<&ETagCondition>,
         if_match: Option<&ETagCondition>,
     ) -> S3Result<ETag> {
-        let there = self.objects.get(&key).map(Kept::tag);
+        let there = self.kept.get(&key).map(Kept::tag);
         let refused = if_none.is_some_and(|wanted| holds(wanted, there.as_ref()))
             || if_match.is_some_and(|wanted| !holds(wanted, there.as_ref()));
         if refused {
             return Err(s3_error!(PreconditionFailed));
         }
-        let kept = Kept { bytes, version: self.next(), written: SystemTime::now() };
+        let kept =
+            Kept { bytes, version: self.next(), written: UNIX_EPOCH + Clock::system().wall() };
         let tag = kept.tag();
-        self.objects.insert(key, kept);
+        self.kept.insert(key, kept);
         Ok(tag)
     }
 }
@@ -86,11 +88,11 @@ impl Memory {
     /// Returns the rest of each name that begins so.
     pub(super) fn names(&self, beginning: &str) -> Vec<String> {
         let rest = |key: &String| key.strip_prefix(beginning).map(ToOwned::to_owned);
-        self.with(|all| all.objects.keys().filter_map(rest).collect())
+        self.with(|all| all.kept.keys().filter_map(rest).collect())
     }
 
     fn get(&self, key: &str) -> S3Result<Kept> {
-        self.with(|all| all.objects.get(key).cloned()).ok_or_else(|| s3_error!(NoSuchKey))
+        self.with(|all| all.kept.get(key).cloned()).ok_or_else(|| s3_error!(NoSuchKey))
     }
 }
 
@@ -110,10 +112,13 @@ async fn whole(body: Option<StreamingBlob>) -> S3Result<Bytes> {
         return Ok(only.clone());
     }
     let mut whole = BytesMut::with_capacity(pieces.iter().map(Bytes::len).sum());
-    pieces.iter().for_each(|piece| whole.extend_from_slice(piece));
+    for piece in &pieces {
+        whole.extend_from_slice(piece);
+    }
     Ok(whole.freeze())
 }
 
+#[expect(clippy::unnecessary_wraps, reason = "each method ends with it")]
 fn answer<T>(output: T) -> S3Result<S3Response<T>> {
     Ok(S3Response::new(output))
 }
@@ -177,7 +182,7 @@ impl S3 for Memory {
         &self,
         request: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        self.with(|all| all.objects.remove(&request.input.key));
+        self.with(|all| all.kept.remove(&request.input.key));
         answer(DeleteObjectOutput::default())
     }
 
@@ -186,7 +191,7 @@ impl S3 for Memory {
         request: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let gone = request.input.delete.objects.into_iter().map(|object| {
-            self.with(|all| all.objects.remove(&object.key));
+            self.with(|all| all.kept.remove(&object.key));
             DeletedObject { key: Some(object.key), ..DeletedObject::default() }
         });
         let deleted = Some(gone.collect());
@@ -206,7 +211,7 @@ impl S3 for Memory {
         let most = input.max_keys.map_or(PAGE, |most| PAGE.min(most as usize));
         let mut found: Vec<Object> = self.with(|all| {
             let from = after.clone().unwrap_or_default().max(prefix.clone());
-            let named = all.objects.range(from..).take_while(|(key, _)| key.starts_with(&prefix));
+            let named = all.kept.range(from..).take_while(|(key, _)| key.starts_with(&prefix));
             let later = named.filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after));
             let object = |(key, kept): (&String, &Kept)| Object {
                 key: Some(key.clone()),
