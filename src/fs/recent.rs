@@ -2,9 +2,9 @@
 //!
 //! Owns these files between two opens: to open, register, unregister and close a blob costs more
 //! than everything else in the open of a small file. Must never serve a file whose seal is broken.
-//! Must never keep more of the tier from eviction, or more descriptors, than its limits.
+//! Must never keep more of the tier from eviction, or more descriptors, than its limits and the open
+//! handles do.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use lru::LruCache;
@@ -27,6 +27,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Recent {
     kept: Mutex<KeptOpen>,
+    files_max: usize,
     bytes_max: u64,
 }
 
@@ -40,10 +41,9 @@ impl Recent {
     /// Makes an empty table for a tier of `tier_bytes` and a process that may have `descriptors`
     /// open.
     pub(super) fn new(tier_bytes: u64, descriptors: u64) -> Self {
-        let most = (descriptors / DESCRIPTORS_PART).clamp(1, FILES_MAX);
-        let most = usize::try_from(most).ok().and_then(NonZeroUsize::new);
-        let files = LruCache::new(most.unwrap_or(NonZeroUsize::MIN));
-        Self { kept: Mutex::new(KeptOpen { files, bytes: 0 }), bytes_max: tier_bytes / TIER_PART }
+        let files_max = (descriptors / DESCRIPTORS_PART).clamp(1, FILES_MAX) as usize;
+        let kept = KeptOpen { files: LruCache::unbounded(), bytes: 0 };
+        Self { kept: Mutex::new(kept), files_max, bytes_max: tier_bytes / TIER_PART }
     }
 
     /// Returns the file of a blob if it was opened lately and still looks the same as when its
@@ -58,22 +58,30 @@ impl Recent {
         None
     }
 
-    /// Keeps a file that was just opened.
+    /// Keeps a file that was just opened. [`Recent::trim`] must follow when its handle ends: a
+    /// program waits for the open, and no program for that.
     pub(super) fn keep(&self, digest: Digest, size: u64, source: &Arc<Source>) {
         if size == 0 || size > FILE_BYTES_MAX.min(self.bytes_max) {
             return;
         }
-        // These files are closed after the lock is released.
-        let mut pushed_out = Vec::new();
         let mut kept = self.kept.lock();
-        pushed_out.extend(kept.remove(&digest));
-        while kept.bytes + size > self.bytes_max || kept.files.len() == kept.files.cap().get() {
-            let Some((_, (oldest, bytes))) = kept.files.pop_lru() else { break };
-            kept.bytes -= bytes;
-            pushed_out.push(oldest);
-        }
+        let before = kept.remove(&digest);
         kept.bytes += size;
         kept.files.put(digest, (Arc::clone(source), size));
+        drop(kept);
+        drop(before);
+    }
+
+    /// Closes the oldest files beyond the limits.
+    pub(super) fn trim(&self) {
+        // These files are closed after the lock is released.
+        let mut oldest = Vec::new();
+        let mut kept = self.kept.lock();
+        while kept.bytes > self.bytes_max || kept.files.len() > self.files_max {
+            let Some((_, (source, bytes))) = kept.files.pop_lru() else { break };
+            kept.bytes -= bytes;
+            oldest.push(source);
+        }
         drop(kept);
     }
 
@@ -125,6 +133,8 @@ mod tests {
         recent.keep(digest(2), 400, &source());
         assert_eq!(kept(&recent), (2, 1000));
         recent.keep(digest(3), 1, &source());
+        assert_eq!(kept(&recent), (3, 1001), "all have an open handle");
+        recent.trim();
         assert_eq!(kept(&recent), (2, 401), "the oldest is dropped");
         assert_eq!(Arc::strong_count(&first), 1);
         recent.keep(digest(4), 1001, &source());
@@ -138,6 +148,7 @@ mod tests {
             for number in 0..300 {
                 recent.keep(digest(number), 10, &source());
             }
+            recent.trim();
             assert_eq!(kept(&recent), (most, most as u64 * 10), "{descriptors}");
         }
         let recent = Recent::new(1 << 40, 1 << 20);

@@ -38,11 +38,10 @@ impl Filesystem {
             let mut state = self.0.state.lock();
             let last = Self::plan_release(&mut state, handle);
             close_files(state);
-            match last {
-                Some(last) => last,
-                None => return Ok(()).into(),
-            }
+            last
         };
+        self.0.recent.trim();
+        let Some(last) = last else { return Ok(()).into() };
         if last.late || last.bytes > INLINE_BYTES_MAX {
             let this = self.clone();
             return Answer::later(async move {
