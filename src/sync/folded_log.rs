@@ -175,9 +175,9 @@ impl FoldedLog {
         &self.missing
     }
 
-    /// Notes that a commit of the log is unusable; returns whether that is news.
-    pub(super) fn note_unusable(&mut self, stamp: Stamp) -> bool {
-        self.missing.note_unusable(stamp)
+    /// Notes that a commit of the log is unusable.
+    pub(super) fn note_unusable(&mut self, stamp: Stamp) {
+        self.missing.note_unusable(stamp);
     }
 
     /// Notes that a commit that was not folded is not in the log any more.

@@ -138,7 +138,11 @@ enum CommitRead {
     Later,
     /// It is skipped: damaged, of a newer version, refused by the store, or in trouble for too
     /// long.
-    Unusable(Error),
+    Unusable {
+        error: Error,
+        /// Whether this run has not warned about it.
+        is_news: bool,
+    },
 }
 
 /// The nodes that have a commit which cannot be read now. Their later commits are neither read nor
@@ -336,7 +340,7 @@ impl Follower {
                 _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
                 Some(bytes) => match unpack(stamp, bytes).await {
                     // The node that put it into the head or the bundle may have read it badly.
-                    CommitRead::Unusable(..) => self.read(remote, stamp).await,
+                    CommitRead::Unusable { .. } => self.read(remote, stamp).await,
                     read => (stamp, read),
                 },
                 None => self.read(remote, stamp).await,
@@ -367,8 +371,9 @@ impl Follower {
                     waiting.note(stamp.node);
                     continue;
                 }
-                CommitRead::Unusable(error) => {
-                    if self.0.ledger.log(|log| log.note_unusable(stamp)) {
+                CommitRead::Unusable { error, is_news } => {
+                    self.0.ledger.log(|log| log.note_unusable(stamp));
+                    if is_news {
                         self.tell_skipped(stamp, &error);
                     }
                 }
@@ -400,24 +405,28 @@ impl Follower {
         .await;
     }
 
-    /// Warns about a commit that is skipped from now on.
+    /// Warns about a commit that is skipped from now on. A store that refuses one commit may refuse
+    /// many, so these are counted.
     fn tell_skipped(&self, stamp: Stamp, error: &Error) {
-        let Some(unsaid) = self.0.quiet_skipped.tell(self.0.ledger.clock()) else { return };
         let name = keys::commit_name(&stamp);
         match ReadFault::of(error) {
             ReadFault::Newer => tracing::warn!(
-                %name, error = %error.chain(), unsaid,
+                %name, error = %error.chain(),
                 "a commit was written by a newer hearthfs and is skipped; upgrade this node"
             ),
             ReadFault::Damaged => tracing::warn!(
-                %name, error = %error.chain(), unsaid,
+                %name, error = %error.chain(),
                 "a commit is damaged and skipped; its changes are not visible here until its files are \
                  written again"
             ),
-            _ => tracing::warn!(
-                %name, error = %error.chain(), unsaid,
-                "the store does not return a commit, and it is skipped for now; check that this node may read it"
-            ),
+            _ => {
+                if let Some(unsaid) = self.0.quiet_skipped.tell(self.0.ledger.clock()) {
+                    tracing::warn!(
+                        %name, error = %error.chain(), unsaid,
+                        "the store does not return a commit, and it is skipped for now; check that this node may read it"
+                    );
+                }
+            }
         }
     }
 
@@ -443,14 +452,15 @@ impl Follower {
             }
             ReadFault::Damaged | ReadFault::Newer | ReadFault::Refused | ReadFault::Passing => {}
         }
-        troubled.note(stamp);
+        let is_first = troubled.note(stamp);
         if fault == ReadFault::Newer {
             troubled.give_up(&stamp);
         }
-        let is_held = fault == ReadFault::Passing
-            && !self.is_skipped(&stamp)
-            && troubled.age(&stamp) < HELD_MAX;
-        (stamp, if is_held { CommitRead::Later } else { CommitRead::Unusable(error) })
+        let may_pass = fault == ReadFault::Passing && !self.is_skipped(&stamp);
+        if may_pass && troubled.age(&stamp) < HELD_MAX {
+            return (stamp, CommitRead::Later);
+        }
+        (stamp, CommitRead::Unusable { error, is_news: is_first || may_pass })
     }
 
     /// Reports whether a commit was found unusable, in this run or an earlier one.
@@ -477,7 +487,7 @@ impl Follower {
 async fn unpack(stamp: Stamp, bytes: Bytes) -> CommitRead {
     match task::blocking(move || decode_commit_named(&bytes, &stamp)).await {
         Ok(commit) => CommitRead::Commit(Box::new(commit)),
-        Err(error) => CommitRead::Unusable(error),
+        Err(error) => CommitRead::Unusable { error, is_news: false },
     }
 }
 

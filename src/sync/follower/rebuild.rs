@@ -269,8 +269,9 @@ impl Follower {
                     let op = "a commit that follows the checkpoint cannot be read now";
                     return Err(Error::new(Kind::Unavailable, op));
                 }
-                CommitRead::Unusable(error) => {
-                    if draft.log_mut().note_unusable(stamp) {
+                CommitRead::Unusable { error, is_news } => {
+                    draft.log_mut().note_unusable(stamp);
+                    if is_news {
                         self.tell_skipped(stamp, &error);
                     }
                 }
