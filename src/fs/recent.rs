@@ -2,8 +2,8 @@
 //!
 //! Owns these files between two opens: to open, register, unregister and close a blob costs more
 //! than everything else in the open of a small file. Must never serve a file whose seal is broken.
-//! Must never keep more of the tier from eviction, or more descriptors, than its limits and the open
-//! handles do.
+//! Must never keep more of the tier from eviction, or more descriptors, than its limits, apart from
+//! files that were opened since the last handle ended.
 
 use std::sync::Arc;
 

@@ -54,7 +54,8 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// How long the follower does not retry a commit that it has skipped, at first and at most.
 const SKIPPED_MIN: Duration = Duration::from_secs(5);
 const SKIPPED_MAX: Duration = Duration::from_mins(5);
-/// How many of these commits it reads again in one look, so that new ones need not wait for long.
+/// How many of these commits it reads again with one head of the log or one page of a list, so that
+/// new ones need not wait for long.
 const SKIPPED_AT_ONCE: usize = 2 * FETCHES_AT_ONCE;
 /// How long a commit with a transient fault holds up the later commits of its node. After that it
 /// is skipped.
@@ -457,7 +458,7 @@ impl Follower {
             troubled.give_up(&stamp);
         }
         let may_pass = fault == ReadFault::Passing && !self.is_skipped(&stamp);
-        if may_pass && troubled.age(&stamp) < HELD_MAX {
+        if may_pass && troubled.is_young(&stamp, HELD_MAX) {
             return (stamp, CommitRead::Later);
         }
         (stamp, CommitRead::Unusable { error, is_news: is_first || may_pass })

@@ -89,10 +89,11 @@ impl<K: Eq + Hash> Troubled<K> {
         self.all.lock().get(key).is_some_and(|one| one.throttled)
     }
 
-    /// Returns for how long an object has been in trouble.
-    pub(super) fn age(&self, key: &K) -> Duration {
+    /// Reports whether an object has been in trouble for less than `limit`. An object that is not
+    /// remembered has not: otherwise a full table would make callers wait for it for ever.
+    pub(super) fn is_young(&self, key: &K, limit: Duration) -> bool {
         let all = self.all.lock();
-        all.get(key).map_or(Duration::ZERO, |one| self.clock.mono().saturating_sub(one.since))
+        all.get(key).is_some_and(|one| self.clock.mono().saturating_sub(one.since) < limit)
     }
 
     /// Notes that an object was requested and not returned. Returns whether this is its first
@@ -182,6 +183,8 @@ mod tests {
             troubled.note(n);
         }
         assert_eq!(troubled.all.lock().len(), TROUBLED_MAX);
+        let limit = Duration::from_mins(1);
+        assert!(troubled.is_young(&0, limit) && !troubled.is_young(&TROUBLED_MAX, limit));
         clock.advance(Duration::from_secs(3));
         troubled.note(TROUBLED_MAX + 1);
         assert_eq!(troubled.all.lock().len(), 1);

@@ -5,6 +5,8 @@
 
 use std::collections::HashMap;
 
+use bytes::Bytes;
+
 use super::list::{GAP_BACK_MS, name_of_ms, names_between};
 use super::{FETCHES_AT_ONCE, Folded, Follower, WaitingNodes};
 use crate::remote::{Bundle, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
@@ -14,7 +16,6 @@ use crate::sync::draft::LogView;
 use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::LOOK_BACK_MS;
 use crate::task;
-use bytes::Bytes;
 
 /// A node that has not listed the log for this long looks for bundles: it may lack many commits.
 const BEHIND_MS: u64 = 5 * 60_000;

@@ -17,8 +17,8 @@ const REWRITES: u64 = 30_000;
 /// The interval of the commits, and of the purges of a running node.
 const COMMIT_EVERY: Duration = Duration::from_mins(1);
 const PURGE_EVERY: u64 = 15;
-/// The index keeps what moved last in a database of its own. Its file grows to this size within some
-/// 100,000 rewrites, and not further.
+/// The index keeps what moved last in a database of its own. Its file grows to almost this size within
+/// some 100,000 rewrites, and not further.
 const INDEX_BYTES: u64 = 6 << 20;
 /// The journal keeps what is done until its segment is full.
 const JOURNAL_BYTES: u64 = 9 << 20;
