@@ -384,6 +384,7 @@ fn p4_local_durable_sigkill_loses_nothing_that_was_acknowledged() {
     let fixture = Fixture::new();
     let mut appended = std::collections::BTreeSet::new();
     let mut acked = 0;
+    let mut last = 0;
     for _ in 0..25 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
@@ -415,11 +416,17 @@ fn p4_local_durable_sigkill_loses_nothing_that_was_acknowledged() {
                 assert_eq!(*found, change(seq * 10 + k as u64));
             }
         }
+        last = appended
+            .last()
+            .copied()
+            .max(Some(last))
+            .expect("the maximum of two of which one is there");
         appended = found.keys().copied().collect();
         drop((dir, journal));
         fixture.dir.take();
     }
-    assert!(appended.len() > 1);
+    // What is left may be nothing: the last child may have acknowledged all that it appended.
+    assert!(last >= 25, "each child appends at least once");
 }
 
 /// Reads one line of the child; false for a line of the test harness. The last may be cut short.
