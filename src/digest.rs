@@ -5,7 +5,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use blake3::hazmat::{self, HasherExt as _};
 use serde::{Deserialize, Serialize};
 
 /// The name of a blob: BLAKE3-256 of its raw, uncompressed bytes.
@@ -82,7 +81,7 @@ impl FromStr for Digest {
     }
 }
 
-/// Digests content that arrives in parts.
+/// Digests content that arrives in pieces.
 #[derive(Debug, Default)]
 pub struct Hasher(blake3::Hasher);
 
@@ -92,83 +91,20 @@ impl Hasher {
         Self::default()
     }
 
-    /// Adds the next part.
+    /// Adds the next piece.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// Returns the digest of all bytes so far.
+    /// Returns the digest of all pieces so far.
     pub fn finish(&self) -> Digest {
         Digest(*self.0.finalize().as_bytes())
-    }
-
-    /// Returns the result of a part that was started with [`Subtree::begin`].
-    pub fn finish_subtree(&self) -> Subtree {
-        Subtree(self.0.finalize_non_root())
-    }
-}
-
-/// The result of digesting one part of a content. Threads can digest all parts at the same time,
-/// because BLAKE3 is a tree.
-#[derive(Clone, Debug)]
-pub struct Subtree(hazmat::ChainingValue);
-
-impl Subtree {
-    /// How many bytes all parts but the last have. A power of two, as subtrees need.
-    pub const BYTES: u64 = 256 << 10;
-
-    /// Starts part number `index`. The hasher must get all bytes of the part, and its result is that
-    /// of [`Hasher::finish_subtree`].
-    pub fn begin(index: u64) -> Hasher {
-        let mut hasher = blake3::Hasher::new();
-        hasher.set_input_offset(index * Self::BYTES);
-        Hasher(hasher)
-    }
-
-    /// Returns the digest of a content of `size` bytes, which has more than one part.
-    pub fn join(subtrees: &[Self], size: u64) -> Digest {
-        assert!(size > Self::BYTES, "the only part is the root, which is digested differently");
-        let (left, right) = Self::halves(subtrees, size);
-        Digest(*hazmat::merge_subtrees_root(&left, &right, hazmat::Mode::Hash).as_bytes())
-    }
-
-    /// Returns the values of the two halves below the root of these parts.
-    fn halves(subtrees: &[Self], size: u64) -> (hazmat::ChainingValue, hazmat::ChainingValue) {
-        let left = hazmat::left_subtree_len(size);
-        let (first, second) = subtrees.split_at((left / Self::BYTES) as usize);
-        (Self::value(first, left), Self::value(second, size - left))
-    }
-
-    fn value(subtrees: &[Self], size: u64) -> hazmat::ChainingValue {
-        if size <= Self::BYTES {
-            return subtrees[0].0;
-        }
-        let (left, right) = Self::halves(subtrees, size);
-        hazmat::merge_subtrees_non_root(&left, &right, hazmat::Mode::Hash)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn subtrees_have_the_digest_of_the_whole() {
-        let part = Subtree::BYTES as usize;
-        let bytes: Vec<u8> = (0..9 * part).map(|at| (at * 31 / 7) as u8).collect();
-        for size in [part + 1, 2 * part - 1, 2 * part, 3 * part, 4 * part + 5, 9 * part] {
-            let whole = &bytes[..size];
-            let subtrees: Vec<Subtree> = (0..)
-                .zip(whole.chunks(part))
-                .map(|(index, bytes)| {
-                    let mut hasher = Subtree::begin(index);
-                    bytes.chunks(5000).for_each(|bytes| hasher.update(bytes));
-                    hasher.finish_subtree()
-                })
-                .collect();
-            assert_eq!(Subtree::join(&subtrees, size as u64), Digest::of(whole), "{size} bytes");
-        }
-    }
 
     /// A digest is a format: it names blobs in buckets that outlive this build.
     #[test]

@@ -75,23 +75,6 @@ pub fn thread<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
-/// Does the same work on the current thread and on `helpers` others, and returns when all have done
-/// it. Fewer help if the system allows no further thread, and none in a simulation.
-#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
-pub fn together(name: &str, helpers: usize, work: &(dyn Fn() + Sync)) {
-    #[cfg(any(test, feature = "test-util"))]
-    let helpers = if simulated::is_on() { 0 } else { helpers };
-    std::thread::scope(|scope| {
-        for _ in 0..helpers {
-            let helper = std::thread::Builder::new().name(name.to_owned());
-            if helper.spawn_scoped(scope, work).is_err() {
-                break;
-            }
-        }
-        work();
-    });
-}
-
 /// Returns a random number.
 #[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub fn random_u64() -> u64 {
