@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::{Digest, Hasher};
 
 /// Bytes read at a time when a file is hashed.
-const HASH_CHUNK_BYTES: usize = 64 << 10;
+const HASH_CHUNK_BYTES: usize = 256 << 10;
 /// The same for a small file.
 const HASH_CHUNK_BYTES_MIN: usize = 4 << 10;
 
