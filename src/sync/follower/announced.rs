@@ -10,9 +10,11 @@ use bytes::Bytes;
 use super::bundles::FEW;
 use super::{Folded, Follower, WaitingNodes};
 use crate::error::Result;
-use crate::remote::{HeadCommit, LogHead, Remote};
+use crate::remote::{HeadCommit, LogHead, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
+use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::LOOK_BACK_MS;
+use crate::task;
 
 /// How long the log is listed after a commit was missing before one that exists: some stores list
 /// new objects late.
@@ -48,7 +50,7 @@ impl Follower {
             // Some stores list new objects late. Older ones may have been deleted.
             let young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
             let young = head.commits.iter().filter(young).cloned().collect();
-            if self.fold_announced(remote, young).await != Folded::All {
+            if self.fold_unlisted(remote, young).await != Folded::All {
                 watch.note_listed(None, &[]);
                 return Ok(false);
             }
@@ -68,15 +70,62 @@ impl Follower {
             && matches!(ledger.bound(remote).await, Ok(store) if !ledger.is_of_another_store(store))
     }
 
+    /// Folds commits that a list did not show, or that cannot be read from the log. Checks which of
+    /// them the log lacks.
+    async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
+        let names = self.with_copies(&young);
+        let copies = young.iter().filter(|one| one.bytes.is_some() && names.contains(&one.stamp));
+        let copies: Vec<HeadCommit> = copies.cloned().collect();
+        let folded = self.fold_announced(remote, young).await;
+        for HeadCommit { stamp, bytes, .. } in copies {
+            if let Some(bytes) = bytes
+                && self.is_not_in_log(remote, stamp).await
+            {
+                let ledger = self.0.ledger.clone();
+                task::blocking(move || {
+                    // A copy that cannot be decoded was not folded.
+                    if let Ok(commit) = decode_commit_named(&bytes, &stamp) {
+                        ledger.doubt_inline(&commit);
+                    }
+                })
+                .await;
+            }
+        }
+        folded
+    }
+
+    /// Reports whether the log lacks a commit that was announced, or has it damaged. A store that
+    /// does not answer proves nothing.
+    async fn is_not_in_log(&self, remote: &Remote, stamp: Stamp) -> bool {
+        let name = keys::commit_name(&stamp);
+        let read = read_again(async || {
+            let bytes = remote.get_commit(&name).await?;
+            task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+        });
+        let fault = read.await.err().map(|error| ReadFault::of(&error));
+        matches!(fault, Some(ReadFault::Gone | ReadFault::Damaged))
+    }
+
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let names: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
-        let names = self.unfolded(&names);
+        let names = self.with_copies(&news);
         self.0.lag.listed(names.len(), true);
         let items = names.into_iter().map(|name| {
             let announced = news.iter().find(|commit| commit.stamp == name);
             (name, announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from))
         });
         self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
+    }
+
+    /// Returns the commits to fold, in order: also unusable ones of which the head has a copy,
+    /// because a copy costs no request.
+    fn with_copies(&self, news: &[HeadCommit]) -> Vec<Stamp> {
+        let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
+        let mut names = self.unfolded(&stamps);
+        let copied = news.iter().filter(|commit| commit.bytes.is_some());
+        names.extend(self.0.ledger.log(|log| log.unseen(copied.map(|commit| commit.stamp))));
+        names.sort_unstable();
+        names.dedup();
+        names
     }
 }
 

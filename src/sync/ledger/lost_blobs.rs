@@ -14,7 +14,7 @@ use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::local::Blobs;
 use crate::name::TreePath;
-use crate::namespace::{Fold, Location, Site};
+use crate::namespace::{BlobPlace, Commit, Fold, Location, Site};
 use crate::remote::keys;
 use crate::stamp::NodeId;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
@@ -190,6 +190,34 @@ impl Ledger {
             tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
         } else {
             tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
+        }
+    }
+
+    /// Notes that the log lacks a commit of which this node has folded a copy, so that its small
+    /// contents are not where the commit says. Keeps these contents here if files use them. Blocks
+    /// on the disk.
+    pub(in crate::sync) fn doubt_inline(&self, commit: &Commit) {
+        let name = keys::commit_name(&commit.stamp);
+        for blob in &commit.blobs {
+            let (BlobPlace::Inline(bytes), Some(place)) =
+                (&blob.place, commit.location_of(&name, blob))
+            else {
+                continue;
+            };
+            let digest = blob.digest;
+            let (is_there, is_used) = self.read(|fold| {
+                (fold.location(&digest).is_some_and(|known| known == place), fold.uses(&digest))
+            });
+            if !is_there {
+                continue;
+            }
+            if is_used
+                && !self.0.disk.blobs.contains(&digest)
+                && let Err(error) = self.keep(digest, bytes)
+            {
+                tracing::debug!(%digest, error = %error.chain(), "inline blob not kept");
+            }
+            self.mark_bad(&digest, &place);
         }
     }
 

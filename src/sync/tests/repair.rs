@@ -168,3 +168,45 @@ fn copy_dir(from: &std::path::Path, to: &std::path::Path) {
         }
     }
 }
+
+/// The head of the log still has a copy of the commit, with its small contents. The commit itself is
+/// damaged or gone.
+#[test]
+fn p9_self_healing_of_a_small_content_that_only_the_head_still_has() {
+    run(async {
+        for (is_gone, hears_first) in [(true, false), (false, false), (true, true), (false, true)] {
+            let world = World::new();
+            let (mut a, mut b) = (world.node(), world.node());
+            a.send("f", &content(1, 50)).await;
+            let key = world.log().await[0].clone();
+            if is_gone {
+                world.store.remove(&key).await;
+            } else {
+                world.store.overwrite(&key, b"damaged".to_vec()).await;
+            }
+            assert!(b.pull().await);
+            assert_eq!(b.read("f").await, Some(content(1, 50)), "the head has it");
+            if hears_first {
+                b.push().await;
+                assert!(a.pull().await);
+                a.push().await;
+            } else {
+                b.send("g", &content(1, 50)).await;
+            }
+            // By now the head has other commits.
+            world.store.remove("head").await;
+            let c = world.caught_up().await;
+            let name = if hears_first { "f" } else { "g" };
+            let read = if hears_first && c.entry("f").is_none() {
+                // The commit that named it is lost, but not its content.
+                assert!(a.pull().await);
+                a.send("g", &content(1, 50)).await;
+                assert!(c.pull().await);
+                c.read("g").await
+            } else {
+                c.read(name).await
+            };
+            assert_eq!(read, Some(content(1, 50)), "{is_gone} {hears_first}");
+        }
+    });
+}

@@ -217,6 +217,8 @@ fn a_commit_that_may_not_be_read_is_a_missing_one() {
             a.send(&format!("f{n}"), &content(n, 3000)).await;
         }
         let commits = world.log().await;
+        // The copies in the head are not used any more.
+        world.clock.advance(Duration::from_mins(2));
         for trouble in ["status=403", "forbidden=1", "status=503"] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", commits[2]));
