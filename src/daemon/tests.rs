@@ -6,6 +6,7 @@ mod beside;
 mod calls;
 mod closed;
 mod faults;
+mod found;
 mod given;
 mod kernel;
 mod locked;

@@ -383,12 +383,14 @@ impl Filesystem {
         let walked = wish.tried == Try::Walked;
         // The kernel has checked this inode. The caller may use another one only if that is the
         // same file, or if the caller has just walked to the name and the mode allows it.
-        let stamp = match inode.map(|inode| &inode.node) {
-            Some(InodeKind::Entry(published)) => published.stamp,
+        let published = match inode.map(|inode| &inode.node) {
+            Some(InodeKind::Entry(published)) => Some(published),
             _ => None,
         };
         let reserved = matches!(inode.map(|inode| &inode.node), Some(InodeKind::Reserved(_)));
-        let is_next = |live: &Live| stamp.is_some() && live.lineage.follows() == stamp;
+        let is_next = |live: &Live| {
+            published.is_some_and(|one| live.continues(one.stamp, one.entry.link.filter(|_| bound)))
+        };
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
                 let allowed = || self.permits(&wish.caller, &live.attrs, wish.wants()).is_ok();

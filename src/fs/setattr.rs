@@ -17,7 +17,7 @@ use super::begin::{BeginBase, Copied, LiveOn};
 use super::filesystem::Filesystem;
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
 use super::live::{Live, Mark, MtimeToSet};
-use super::retry::RetryWish;
+use super::retry::{RetryWish, Try};
 use super::seen::seen_in;
 use super::state::State;
 use super::wish::Wish;
@@ -51,7 +51,13 @@ impl Filesystem {
         let now = self.0.rooms.clock.mono();
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);
-        let Some(size) = set.size else { return self.set_rest(caller, ino, set) };
+        let Some(size) = set.size else {
+            if tried == Try::First && self.has_lost_its_name(ino) {
+                self.look_again(caller, ino, RetryWish::Read);
+                return Err(Errno::ESTALE).into();
+            }
+            return self.set_rest(caller, ino, set);
+        };
         let who = self.0.callers.who(caller);
         let flags =
             OpenFlags { access: OpenAccess::Write, truncate: size == 0, ..OpenFlags::default() };
@@ -80,6 +86,17 @@ impl Filesystem {
                 })
             }
         }
+    }
+
+    /// Reports whether another node has removed the name of a version that no process has open. So
+    /// the caller has walked to the name, and others may still write the next version under it.
+    fn has_lost_its_name(&self, ino: Ino) -> bool {
+        let state = self.0.state.lock();
+        let closed = state
+            .names
+            .inode(ino)
+            .is_some_and(|inode| matches!(inode.node, InodeKind::Entry(_)) && inode.opens == 0);
+        closed && self.paths_of(&state, ino).is_empty()
     }
 
     /// Records a retry if the answer is `ESTALE`.

@@ -247,7 +247,9 @@ impl Model {
             Call::Open { path, .. } => {
                 self.own_draft(program, path).is_none() && self.is_held(path)
             }
-            Call::Reopen { fd, flags, .. } => self.reopens_beside(program, *fd, *flags),
+            Call::Reopen { fd, flags, .. } => {
+                self.reopens_beside(program, *fd, *flags) || self.is_renamed_over(*fd)
+            }
             Call::Truncate { path, .. } | Call::Link { from: path, .. } => {
                 self.drafts_at(path).next().is_some()
             }
@@ -294,6 +296,19 @@ impl Model {
         self.drafts.keys().any(|id| !self.is_open(*id))
     }
 
+    /// Reports whether the name of the version of a descriptor has an unpublished file that was
+    /// renamed there. The lock of a file that is opened once more is that of the name then
+    /// (semantics, "What is not promised").
+    fn is_renamed_over(&self, fd: Fd) -> bool {
+        let Of::Version { put, .. } = &self.files[&self.descriptors[&fd].file].of else {
+            return false;
+        };
+        let is_there = |path: &str| self.published(path).is_some_and(|thing| thing.put == *put);
+        self.drafts
+            .values()
+            .any(|draft| draft.renamed && draft.name.as_deref().is_some_and(is_there))
+    }
+
     fn is_held(&self, path: &str) -> bool {
         let Some(thing) = self.published(path) else { return false };
         let is_empty = thing.text().is_some_and(|text| text.0.is_empty());
@@ -322,12 +337,20 @@ impl Model {
             // It is ETXTBSY where the file is passed through (semantics, "What is not promised").
             // If a process writes the next version and empties this one through its descriptor, the
             // documents do not say whether that is the same file.
+            // Stores through a mapping of the next version may be written after what such a
+            // descriptor writes (semantics, "What is not promised").
             Of::Version { put, .. } => {
-                let next = self.drafts.values().filter(|draft| draft.began == Some(*put));
-                let mut members = next.filter(|draft| draft.members.contains(&program));
-                flags.writes() && (flags.reads() || (flags.truncate && members.next().is_some()))
+                let next = || self.drafts.iter().filter(|(_, draft)| draft.began == Some(*put));
+                let member = next().any(|(_, draft)| draft.members.contains(&program));
+                let mapped = next().any(|(id, _)| self.is_mapped(*id));
+                flags.writes() && (flags.reads() || (flags.truncate && member) || mapped)
             }
         }
+    }
+
+    fn is_mapped(&self, id: usize) -> bool {
+        let maps = |one: &Descriptor| one.mapping && self.files[&one.file].of == Of::Draft(id);
+        self.descriptors.values().any(maps)
     }
 
     /// Reports whether a file with several names is being written under a path or below it.
