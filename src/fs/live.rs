@@ -296,7 +296,7 @@ impl Live {
     /// Reports whether its name has other bytes than those that it has published last, or began
     /// from. They may also have come by another name of the file: that put keeps the group of hard
     /// links.
-    fn is_replaced(&self, seen: Option<&Seen>) -> bool {
+    pub(super) fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
         self.lineage.left().is_some_and(|left| there != Some(left))
     }

@@ -389,7 +389,11 @@ impl Filesystem {
         };
         let reserved = matches!(inode.map(|inode| &inode.node), Some(InodeKind::Reserved(_)));
         let is_next = |live: &Live| {
-            published.is_some_and(|one| live.continues(one.stamp, one.entry.link.filter(|_| bound)))
+            published.is_some_and(|one| match one.entry.link.filter(|_| bound) {
+                // Its names have different stamps, so the bytes show which version it began from.
+                Some(_) => live.is_next_of(seen.as_ref()) && !live.is_replaced(seen.as_ref()),
+                None => live.continues(one.stamp, None),
+            })
         };
         let may_join = |id: &LiveId| {
             state.lives.get(*id).is_some_and(|live| {
