@@ -1,8 +1,9 @@
 //! Changing attributes: `chmod`, `chown`, `utimens`, `truncate`, extended attributes.
 //!
 //! A change through a handle or an inode applies to that file, never to the file that its former
-//! name leads to now, because the kernel has checked the rights on this one. A file without a name
-//! keeps the change to itself.
+//! name leads to now, because the kernel has checked the rights on this one. If that name leads
+//! elsewhere and no process has the file open, the kernel looks the name up again. An open file
+//! without a name keeps the change to itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,11 +53,10 @@ impl Filesystem {
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);
         let Some(size) = set.size else {
-            if tried == Try::First && self.has_lost_its_name(ino) {
-                self.look_again(caller, ino, RetryWish::Read);
-                return Err(Errno::ESTALE).into();
-            }
-            return self.set_rest(caller, ino, set);
+            return match self.find_again(caller, ino, tried) {
+                Ok(()) => self.set_rest(caller, ino, set),
+                Err(errno) => Err(errno).into(),
+            };
         };
         let who = self.0.callers.who(caller);
         let flags =
@@ -88,15 +88,25 @@ impl Filesystem {
         }
     }
 
-    /// Reports whether another node has removed the name of a version that no process has open. So
-    /// the caller has walked to the name, and others may still write the next version under it.
-    fn has_lost_its_name(&self, ino: Ino) -> bool {
-        let state = self.0.state.lock();
-        let closed = state
-            .names
-            .inode(ino)
-            .is_some_and(|inode| matches!(inode.node, InodeKind::Entry(_)) && inode.opens == 0);
-        closed && self.paths_of(&state, ino).is_empty()
+    /// Makes a caller look its name up again if no name leads to this version any more. Others may
+    /// still write the next version under that name, and a change of this one alone would be lost.
+    /// A caller that has the file open gets no `ESTALE`, because the kernel does not look again for
+    /// a descriptor.
+    pub(super) fn find_again(&self, caller: &Caller, ino: Ino, tried: Try) -> Reply<()> {
+        let is_lost = tried == Try::First && {
+            let state = self.0.state.lock();
+            // The kernel opens a FIFO itself, so the daemon does not know who has it open.
+            let is_closed = state.names.inode(ino).is_some_and(|inode| match &inode.node {
+                InodeKind::Entry(one) => one.entry.content().is_some() && inode.opens == 0,
+                _ => false,
+            });
+            is_closed && self.paths_of(&state, ino).is_empty()
+        };
+        if is_lost {
+            self.look_again(caller, ino, RetryWish::Read);
+            return Err(Errno::ESTALE);
+        }
+        Ok(())
     }
 
     /// Records a retry if the answer is `ESTALE`.

@@ -219,14 +219,14 @@ impl Vfs for Filesystem {
 
     fn setxattr(
         &self,
-        _: &Caller,
+        caller: &Caller,
         ino: Ino,
         name: &OsStr,
         value: &[u8],
         mode: XattrMode,
     ) -> Answer<()> {
         self.count(Operation::SetXattr);
-        self.set_xattr(ino, name.as_bytes(), value, mode).into()
+        self.set_xattr(caller, ino, name.as_bytes(), value, mode).into()
     }
 
     fn getxattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<Vec<u8>> {
@@ -253,8 +253,8 @@ impl Vfs for Filesystem {
         self.list_xattrs(ino).into()
     }
 
-    fn removexattr(&self, _: &Caller, ino: Ino, name: &OsStr) -> Answer<()> {
+    fn removexattr(&self, caller: &Caller, ino: Ino, name: &OsStr) -> Answer<()> {
         self.count(Operation::RemoveXattr);
-        self.remove_xattr(ino, name.as_bytes()).into()
+        self.remove_xattr(caller, ino, name.as_bytes()).into()
     }
 }

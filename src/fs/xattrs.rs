@@ -1,6 +1,6 @@
 //! Extended attributes with the `user.` prefix. They travel with the entry.
 
-use hearthfs_mount::{Errno, Ino, Reply, XattrMode};
+use hearthfs_mount::{Caller, Errno, Ino, Reply, XattrMode};
 
 use super::filesystem::Filesystem;
 use super::inode::InodeKind;
@@ -14,6 +14,7 @@ const PREFIX: &[u8] = b"user.";
 impl Filesystem {
     pub(super) fn set_xattr(
         &self,
+        caller: &Caller,
         ino: Ino,
         name: &[u8],
         value: &[u8],
@@ -22,6 +23,7 @@ impl Filesystem {
         if !name.starts_with(PREFIX) || name == TOOK_NAME {
             return Err(Errno::EOPNOTSUPP);
         }
+        self.find_for_change(caller, ino)?;
         let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
         self.edit_attrs(ino, |attrs| {
             // Everything is checked before anything is changed, so that a refused call has no
@@ -46,7 +48,8 @@ impl Filesystem {
         })
     }
 
-    pub(super) fn remove_xattr(&self, ino: Ino, name: &[u8]) -> Reply<()> {
+    pub(super) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Reply<()> {
+        self.find_for_change(caller, ino)?;
         self.edit_attrs(ino, |attrs| {
             let map = attrs.xattrs.as_mut().ok_or(Errno::ENODATA)?;
             map.remove(name).ok_or(Errno::ENODATA)?;
@@ -55,6 +58,14 @@ impl Filesystem {
             }
             Ok(())
         })
+    }
+
+    /// As [`Filesystem::find_again`], for a call that may follow an `ESTALE`.
+    fn find_for_change(&self, caller: &Caller, ino: Ino) -> Reply<()> {
+        let now = self.0.rooms.clock.mono();
+        let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
+        self.give_up_seat(retry);
+        self.find_again(caller, ino, tried)
     }
 
     pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Reply<Vec<u8>> {

@@ -110,6 +110,8 @@ struct State {
     alone_ms: Option<u64>,
     /// The checkpoint that was read last. It contains nothing that is not known here.
     compared: Option<Stamp>,
+    /// Commits that were folded from copies, and are to be looked for in the log.
+    copied: Vec<(Stamp, Bytes)>,
     /// Whether the last list failed for a whole deadline. Callers do not wait for the next ones
     /// then.
     impatient: bool,
@@ -322,6 +324,7 @@ impl Follower {
             tracing::debug!(error = %error.chain(), "the log cannot be listed");
         }
         ending.end(good);
+        self.check_copies(remote).await;
         good
     }
 
@@ -340,6 +343,7 @@ impl Follower {
             match bytes {
                 _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
                 Some(bytes) => match unpack(stamp, bytes).await {
+                    read @ CommitRead::Unusable { .. } if self.is_not_due(&stamp) => (stamp, read),
                     // The node that put it into the head or the bundle may have read it badly.
                     CommitRead::Unusable { .. } => self.read(remote, stamp).await,
                     read => (stamp, read),
@@ -467,6 +471,11 @@ impl Follower {
     /// Reports whether a commit was found unusable, in this run or an earlier one.
     fn is_skipped(&self, stamp: &Stamp) -> bool {
         self.0.ledger.log(|log| log.missing().is_unusable(stamp))
+    }
+
+    /// Reports whether a commit was found unusable just now, so that it is not read again yet.
+    fn is_not_due(&self, stamp: &Stamp) -> bool {
+        self.is_skipped(stamp) && !self.0.troubled.left(stamp).is_zero()
     }
 
     /// Reads one commit. Waits out trouble that may pass the first time; later attempts make one

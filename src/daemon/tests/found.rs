@@ -1,4 +1,4 @@
-//! Short programs that failed once, found by random ones.
+//! Short programs, most of them found by random ones.
 
 use hearthfs_mount::{FlockKind, OpenAccess, OpenFlags};
 
@@ -56,14 +56,19 @@ fn a_mode_changed_while_another_node_removes_the_file_is_that_of_what_is_written
 }
 
 #[test]
-fn a_file_keeps_its_lock_when_another_is_renamed_over_it() {
+fn locks_stay_with_their_files_when_one_is_renamed_over_the_other() {
     check(|world| {
+        let lock = |world: &mut World<'_>, program, fd| {
+            world.call(program, &Call::Lock { fd, kind: FlockKind::Exclusive })
+        };
         world.call(3, &Call::Open { path: "b", fd: 1, flags: READ, mode: Some(0o666) });
+        assert!(lock(world, 3, 1));
         world.call(2, &Call::Open { path: "a", fd: 2, flags: WRITE, mode: Some(0o666) });
-        world.call(2, &Call::Lock { fd: 2, kind: FlockKind::Exclusive });
+        assert!(lock(world, 2, 2));
         world.call(0, &Call::Rename { from: "a", to: "b" });
-        world.call(3, &Call::Lock { fd: 1, kind: FlockKind::Exclusive });
+        assert!(world.call(3, &Call::Lock { fd: 1, kind: FlockKind::Unlock }));
+        assert!(lock(world, 3, 1), "the replaced file");
         world.call(1, &Call::Open { path: "b", fd: 3, flags: WRITE, mode: None });
-        world.call(1, &Call::Lock { fd: 3, kind: FlockKind::Exclusive });
+        assert!(!lock(world, 1, 3), "the file that has the name now");
     });
 }

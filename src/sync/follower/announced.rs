@@ -3,12 +3,16 @@
 //! Owns when the head is sufficient. Must never use the head in place of a list after a look that
 //! left commits waiting.
 
+use std::collections::HashSet;
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures::StreamExt as _;
+use futures::stream;
 
 use super::bundles::FEW;
-use super::{Folded, Follower, WaitingNodes};
+use super::{FETCHES_AT_ONCE, Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{HeadCommit, LogHead, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
@@ -19,6 +23,12 @@ use crate::task;
 /// How long the log is listed after a commit was missing before one that exists: some stores list
 /// new objects late.
 const GAP_FOR: Duration = Duration::from_mins(1);
+
+/// A commit that was folded from its copy is looked for in the log when it is at least this old:
+/// until then, a store may not show it yet.
+const CHECKED_AFTER: Duration = Duration::from_secs(5);
+/// The most such commits that wait for this. Others are not checked.
+const COPIED_MAX: usize = 256;
 
 impl Follower {
     /// Folds the new commits. Uses the head of the log if that names all of them. Returns whether
@@ -70,40 +80,61 @@ impl Follower {
             && matches!(ledger.bound(remote).await, Ok(store) if !ledger.is_of_another_store(store))
     }
 
-    /// Folds commits that a list did not show, or that cannot be read from the log. Checks which of
-    /// them the log lacks.
+    /// Folds commits that a list did not show, or that cannot be read from the log. Remembers those
+    /// that were folded from copies.
     async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
-        let names = self.with_copies(&young);
-        let copies = young.iter().filter(|one| one.bytes.is_some() && names.contains(&one.stamp));
-        let copies: Vec<HeadCommit> = copies.cloned().collect();
+        let wanted: HashSet<Stamp> = self.with_copies(&young).into_iter().collect();
+        let is_copied = |one: &&HeadCommit| one.bytes.is_some() && wanted.contains(&one.stamp);
+        let copies: Vec<HeadCommit> = young.iter().filter(is_copied).cloned().collect();
         let folded = self.fold_announced(remote, young).await;
+        let ledger = &self.0.ledger;
+        let mut state = self.0.state.lock();
         for HeadCommit { stamp, bytes, .. } in copies {
-            if let Some(bytes) = bytes
-                && self.is_not_in_log(remote, stamp).await
+            let is_folded = ledger.log(|log| log.has(&stamp));
+            if let Some(bytes) = bytes.filter(|_| is_folded)
+                && state.copied.len() < COPIED_MAX
             {
-                let ledger = self.0.ledger.clone();
-                task::blocking(move || {
-                    // A copy that cannot be decoded was not folded.
-                    if let Ok(commit) = decode_commit_named(&bytes, &stamp) {
-                        ledger.doubt_inline(&commit);
-                    }
-                })
-                .await;
+                state.copied.push((stamp, bytes.into()));
             }
         }
         folded
     }
 
-    /// Reports whether the log lacks a commit that was announced, or has it damaged. A store that
-    /// does not answer proves nothing.
-    async fn is_not_in_log(&self, remote: &Remote, stamp: Stamp) -> bool {
-        let name = keys::commit_name(&stamp);
-        let read = read_again(async || {
-            let bytes = remote.get_commit(&name).await?;
-            task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+    /// Checks whether the log has the commits that were folded from copies. Their small contents
+    /// are looked for there, and an entry that relies on them would be missing on other nodes. A
+    /// store that does not answer proves nothing: then they are checked later.
+    pub(super) async fn check_copies(&self, remote: &Remote) {
+        let upto_ms = self.0.ledger.now_ms().saturating_sub(CHECKED_AFTER.as_millis() as u64);
+        let due: Vec<(Stamp, Bytes)> = {
+            let mut state = self.0.state.lock();
+            let (due, young) = std::mem::take(&mut state.copied)
+                .into_iter()
+                .partition(|(stamp, _)| stamp.ms < upto_ms);
+            state.copied = young;
+            due
+        };
+        let remote = remote.background();
+        let checks = due.into_iter().map(|(stamp, bytes)| {
+            let remote = &remote;
+            async move { (stamp, bytes, fault_of_commit(remote, stamp).await) }
         });
-        let fault = read.await.err().map(|error| ReadFault::of(&error));
-        matches!(fault, Some(ReadFault::Gone | ReadFault::Damaged))
+        let mut checked = pin!(stream::iter(checks).buffered(FETCHES_AT_ONCE));
+        while let Some((stamp, bytes, fault)) = checked.next().await {
+            match fault {
+                Some(ReadFault::Gone | ReadFault::Damaged) => {
+                    let ledger = self.0.ledger.clone();
+                    task::blocking(move || {
+                        let commit = decode_commit_named(&bytes, &stamp);
+                        ledger.mark_inline_bad(&commit.expect("it was folded from these bytes"));
+                    })
+                    .await;
+                }
+                Some(ReadFault::Passing | ReadFault::Ours) => {
+                    self.0.state.lock().copied.push((stamp, bytes));
+                }
+                Some(ReadFault::Newer | ReadFault::Refused) | None => {}
+            }
+        }
     }
 
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
@@ -116,8 +147,8 @@ impl Follower {
         self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
     }
 
-    /// Returns the commits to fold, in order: also unusable ones of which the head has a copy,
-    /// because a copy costs no request.
+    /// Returns the commits to fold, in order: also unusable ones of which the head has a copy. A copy
+    /// costs no request.
     fn with_copies(&self, news: &[HeadCommit]) -> Vec<Stamp> {
         let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
         let mut names = self.unfolded(&stamps);
@@ -132,4 +163,14 @@ impl Follower {
 /// Returns the time of the latest commit that a head announces.
 fn latest_ms(head: &LogHead) -> u64 {
     head.commits.iter().map(|commit| commit.stamp.ms).max().unwrap_or(0)
+}
+
+/// Returns why a commit cannot be read from the log; `None` if it can.
+async fn fault_of_commit(remote: &Remote, stamp: Stamp) -> Option<ReadFault> {
+    let name = keys::commit_name(&stamp);
+    let read = read_again(async || {
+        let bytes = remote.get_commit(&name).await?;
+        task::blocking(move || decode_commit_named(&bytes, &stamp)).await
+    });
+    read.await.err().map(|error| ReadFault::of(&error))
 }

@@ -178,6 +178,15 @@ impl Ledger {
     /// hidden until another location is known or it is here again, and is uploaded again when it is
     /// published again.
     pub fn mark_bad(&self, digest: &Digest, wrong: &Location) {
+        self.note_bad(digest, wrong);
+        if let Some(unsaid) = self.0.warned.bad.tell(&self.0.clock) {
+            tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
+        } else {
+            tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
+        }
+    }
+
+    fn note_bad(&self, digest: &Digest, wrong: &Location) {
         {
             let mut order = self.0.order.lock();
             self.0.fold.write().unlocate(digest, wrong);
@@ -186,18 +195,13 @@ impl Ledger {
             order.saved.location_moved(*digest);
         }
         self.0.signs.wake();
-        if let Some(unsaid) = self.0.warned.bad.tell(&self.0.clock) {
-            tracing::warn!(%digest, site = ?wrong.site, unsaid, "a blob in the remote is missing or damaged; it is a miss until rewritten");
-        } else {
-            tracing::debug!(%digest, site = ?wrong.site, "a blob in the remote is missing or damaged");
-        }
     }
 
-    /// Notes that the log lacks a commit of which this node has folded a copy, so that its small
-    /// contents are not where the commit says. Keeps these contents here if files use them. Blocks
-    /// on the disk.
-    pub(in crate::sync) fn doubt_inline(&self, commit: &Commit) {
+    /// Notes that the log lacks a commit of which this node has folded a copy: its small contents
+    /// are not where it says. Keeps those that files use. Blocks on the disk.
+    pub(in crate::sync) fn mark_inline_bad(&self, commit: &Commit) {
         let name = keys::commit_name(&commit.stamp);
+        let mut found = false;
         for blob in &commit.blobs {
             let (BlobPlace::Inline(bytes), Some(place)) =
                 (&blob.place, commit.location_of(&name, blob))
@@ -217,7 +221,14 @@ impl Ledger {
             {
                 tracing::debug!(%digest, error = %error.chain(), "inline blob not kept");
             }
-            self.mark_bad(&digest, &place);
+            self.note_bad(&digest, &place);
+            found = true;
+        }
+        if found {
+            tracing::warn!(
+                %name, "a commit is missing or damaged in the log, and was read from its copy in the head; the node that \
+                 wrote it stores its small contents again"
+            );
         }
     }
 
