@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 
 use crate::copies::SEEN_MS;
 use crate::harness::{Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes};
@@ -122,3 +122,21 @@ fn unchanged_files_of_another_node_are_not_published_again(io: Io) {
     }
 }
 in_both_modes!(unchanged_files_of_another_node_are_not_published_again);
+
+/// The kernel opens a pipe itself, and does not look its name up again for a descriptor.
+fn an_open_pipe_without_a_name_can_be_changed(io: Io) {
+    let cluster = Cluster::two(io);
+    let at = cluster.a.at("pipe");
+    let mode = Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(CWD, &at, FileType::Fifo, mode, 0).must("make a pipe");
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let pipe: OwnedFd = rustix::fs::open(&at, flags, Mode::empty()).must("open it");
+    std::fs::remove_file(&at).must("unlink it");
+    rustix::fs::fchmod(&pipe, Mode::from_raw_mode(0o640)).must("fchmod");
+    let omit = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    let set = Timespec { tv_sec: 77, tv_nsec: 0 };
+    let times = Timestamps { last_access: omit, last_modification: set };
+    rustix::fs::futimens(&pipe, &times).must("futimens");
+    assert_eq!(rustix::fs::fstat(&pipe).must("fstat").st_mode & 0o777, 0o640);
+}
+in_both_modes!(an_open_pipe_without_a_name_can_be_changed);

@@ -24,10 +24,10 @@ use crate::task;
 /// new objects late.
 const GAP_FOR: Duration = Duration::from_mins(1);
 
-/// A commit that was folded from its copy is looked for in the log when it is at least this old:
+/// A commit that was folded from its copy counts as gone from the log when it is at least this old:
 /// until then, a store may not show it yet.
-const CHECKED_AFTER: Duration = Duration::from_secs(5);
-/// The most such commits that wait for this. Others are not checked.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
+/// The most commits that wait to be looked for. Others are not.
 const COPIED_MAX: usize = 256;
 
 impl Follower {
@@ -102,17 +102,11 @@ impl Follower {
 
     /// Checks whether the log has the commits that were folded from copies. Their small contents
     /// are looked for there, and an entry that relies on them would be missing on other nodes. A
-    /// store that does not answer proves nothing: then they are checked later.
+    /// store that does not answer proves nothing, and one that does not show a young commit
+    /// neither: then they are checked later.
     pub(super) async fn check_copies(&self, remote: &Remote) {
-        let upto_ms = self.0.ledger.now_ms().saturating_sub(CHECKED_AFTER.as_millis() as u64);
-        let due: Vec<(Stamp, Bytes)> = {
-            let mut state = self.0.state.lock();
-            let (due, young) = std::mem::take(&mut state.copied)
-                .into_iter()
-                .partition(|(stamp, _)| stamp.ms < upto_ms);
-            state.copied = young;
-            due
-        };
+        let due: Vec<(Stamp, Bytes)> = std::mem::take(&mut self.0.state.lock().copied);
+        let settled_ms = self.0.ledger.now_ms().saturating_sub(SETTLED_AFTER.as_millis() as u64);
         let remote = remote.background();
         let checks = due.into_iter().map(|(stamp, bytes)| {
             let remote = &remote;
@@ -121,6 +115,9 @@ impl Follower {
         let mut checked = pin!(stream::iter(checks).buffered(FETCHES_AT_ONCE));
         while let Some((stamp, bytes, fault)) = checked.next().await {
             match fault {
+                Some(ReadFault::Gone) if stamp.ms > settled_ms => {
+                    self.0.state.lock().copied.push((stamp, bytes));
+                }
                 Some(ReadFault::Gone | ReadFault::Damaged) => {
                     let ledger = self.0.ledger.clone();
                     task::blocking(move || {
