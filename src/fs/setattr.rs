@@ -23,7 +23,7 @@ use super::seen::seen_in;
 use super::state::State;
 use super::wish::Wish;
 use crate::name::TreePath;
-use crate::namespace::{Attrs, Entry, Op};
+use crate::namespace::{Attrs, Entry, EntryKind, Op};
 
 /// The way in which the size is changed.
 enum Resize {
@@ -90,14 +90,16 @@ impl Filesystem {
 
     /// Makes a caller look its name up again if no name leads to this version any more. Others may
     /// still write the next version under that name, and a change of this one alone would be lost.
-    /// A caller that has the file open gets no `ESTALE`, because the kernel does not look again for
-    /// a descriptor.
+    /// A caller that may have the file open gets no `ESTALE`, because the kernel does not look again
+    /// for a descriptor.
     pub(super) fn find_again(&self, caller: &Caller, ino: Ino, tried: Try) -> Reply<()> {
         let is_lost = tried == Try::First && {
             let state = self.0.state.lock();
-            // The kernel opens a FIFO itself, so the daemon does not know who has it open.
+            // The kernel opens a FIFO, socket or device itself, so the daemon does not know who has
+            // it open.
+            let is_special = |one: &Entry| matches!(one.kind, EntryKind::Special { .. });
             let is_closed = state.names.inode(ino).is_some_and(|inode| match &inode.node {
-                InodeKind::Entry(one) => one.entry.content().is_some() && inode.opens == 0,
+                InodeKind::Entry(one) => !is_special(&one.entry) && inode.opens == 0,
                 _ => false,
             });
             is_closed && self.paths_of(&state, ino).is_empty()

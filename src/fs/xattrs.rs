@@ -62,6 +62,9 @@ impl Filesystem {
 
     /// As [`Filesystem::find_again`], for a call that may follow an `ESTALE`.
     fn find_for_change(&self, caller: &Caller, ino: Ino) -> Reply<()> {
+        if self.0.rules.read_only {
+            return Err(Errno::EROFS);
+        }
         let now = self.0.rooms.clock.mono();
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);

@@ -7,6 +7,7 @@
 
 mod announced;
 mod bundles;
+mod head_copy;
 mod list;
 mod rebuild;
 
@@ -25,6 +26,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 
+use self::head_copy::HeadCopy;
 use super::backoff::Backoff;
 use super::freshness::Freshness;
 use super::head::HeadWatch;
@@ -110,8 +112,8 @@ struct State {
     alone_ms: Option<u64>,
     /// The checkpoint that was read last. It contains nothing that is not known here.
     compared: Option<Stamp>,
-    /// Commits that were folded from copies, and are to be looked for in the log.
-    copied: Vec<(Stamp, Bytes)>,
+    /// Commits that may have been folded from copies, and are to be looked for in the log.
+    copied: Vec<HeadCopy>,
     /// Whether the last list failed for a whole deadline. Callers do not wait for the next ones
     /// then.
     impatient: bool,
@@ -473,7 +475,7 @@ impl Follower {
         self.0.ledger.log(|log| log.missing().is_unusable(stamp))
     }
 
-    /// Reports whether a commit was found unusable just now, so that it is not read again yet.
+    /// Reports whether a commit was found unusable, and is not to be read again yet.
     fn is_not_due(&self, stamp: &Stamp) -> bool {
         self.is_skipped(stamp) && !self.0.troubled.left(stamp).is_zero()
     }

@@ -4,31 +4,20 @@
 //! left commits waiting.
 
 use std::collections::HashSet;
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use futures::stream;
 
 use super::bundles::FEW;
-use super::{FETCHES_AT_ONCE, Folded, Follower, WaitingNodes};
+use super::{Folded, Follower, WaitingNodes};
 use crate::error::Result;
-use crate::remote::{HeadCommit, LogHead, Remote, decode_commit_named, keys};
+use crate::remote::{HeadCommit, LogHead, Remote};
 use crate::stamp::Stamp;
-use crate::sync::read_fault::{ReadFault, read_again};
 use crate::sync::times::LOOK_BACK_MS;
-use crate::task;
 
 /// How long the log is listed after a commit was missing before one that exists: some stores list
 /// new objects late.
 const GAP_FOR: Duration = Duration::from_mins(1);
-
-/// A commit that was folded from its copy counts as gone from the log when it is at least this old:
-/// until then, a store may not show it yet.
-const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// The most commits that wait to be looked for. Others are not.
-const COPIED_MAX: usize = 256;
 
 impl Follower {
     /// Folds the new commits. Uses the head of the log if that names all of them. Returns whether
@@ -81,57 +70,19 @@ impl Follower {
     }
 
     /// Folds commits that a list did not show, or that cannot be read from the log. Remembers those
-    /// that were folded from copies.
+    /// that came from copies.
     async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
         let wanted: HashSet<Stamp> = self.with_copies(&young).into_iter().collect();
-        let is_copied = |one: &&HeadCommit| one.bytes.is_some() && wanted.contains(&one.stamp);
-        let copies: Vec<HeadCommit> = young.iter().filter(is_copied).cloned().collect();
+        let copies = young.iter().filter(|one| wanted.contains(&one.stamp));
+        let copies: Vec<(Stamp, Bytes)> =
+            copies.filter_map(|one| Some((one.stamp, one.bytes.clone()?.into()))).collect();
         let folded = self.fold_announced(remote, young).await;
-        let ledger = &self.0.ledger;
-        let mut state = self.0.state.lock();
-        for HeadCommit { stamp, bytes, .. } in copies {
-            let is_folded = ledger.log(|log| log.has(&stamp));
-            if let Some(bytes) = bytes.filter(|_| is_folded)
-                && state.copied.len() < COPIED_MAX
-            {
-                state.copied.push((stamp, bytes.into()));
+        for (stamp, bytes) in copies {
+            if self.0.ledger.log(|log| log.has(&stamp)) {
+                self.remember_copy(stamp, bytes).await;
             }
         }
         folded
-    }
-
-    /// Checks whether the log has the commits that were folded from copies. Their small contents
-    /// are looked for there, and an entry that relies on them would be missing on other nodes. A
-    /// store that does not answer proves nothing, and one that does not show a young commit
-    /// neither: then they are checked later.
-    pub(super) async fn check_copies(&self, remote: &Remote) {
-        let due: Vec<(Stamp, Bytes)> = std::mem::take(&mut self.0.state.lock().copied);
-        let settled_ms = self.0.ledger.now_ms().saturating_sub(SETTLED_AFTER.as_millis() as u64);
-        let remote = remote.background();
-        let checks = due.into_iter().map(|(stamp, bytes)| {
-            let remote = &remote;
-            async move { (stamp, bytes, fault_of_commit(remote, stamp).await) }
-        });
-        let mut checked = pin!(stream::iter(checks).buffered(FETCHES_AT_ONCE));
-        while let Some((stamp, bytes, fault)) = checked.next().await {
-            match fault {
-                Some(ReadFault::Gone) if stamp.ms > settled_ms => {
-                    self.0.state.lock().copied.push((stamp, bytes));
-                }
-                Some(ReadFault::Gone | ReadFault::Damaged) => {
-                    let ledger = self.0.ledger.clone();
-                    task::blocking(move || {
-                        let commit = decode_commit_named(&bytes, &stamp);
-                        ledger.mark_inline_bad(&commit.expect("it was folded from these bytes"));
-                    })
-                    .await;
-                }
-                Some(ReadFault::Passing | ReadFault::Ours) => {
-                    self.0.state.lock().copied.push((stamp, bytes));
-                }
-                Some(ReadFault::Newer | ReadFault::Refused) | None => {}
-            }
-        }
     }
 
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
@@ -160,14 +111,4 @@ impl Follower {
 /// Returns the time of the latest commit that a head announces.
 fn latest_ms(head: &LogHead) -> u64 {
     head.commits.iter().map(|commit| commit.stamp.ms).max().unwrap_or(0)
-}
-
-/// Returns why a commit cannot be read from the log; `None` if it can.
-async fn fault_of_commit(remote: &Remote, stamp: Stamp) -> Option<ReadFault> {
-    let name = keys::commit_name(&stamp);
-    let read = read_again(async || {
-        let bytes = remote.get_commit(&name).await?;
-        task::blocking(move || decode_commit_named(&bytes, &stamp)).await
-    });
-    read.await.err().map(|error| ReadFault::of(&error))
 }

@@ -197,8 +197,8 @@ impl Ledger {
         self.0.signs.wake();
     }
 
-    /// Notes that the log lacks a commit of which this node has folded a copy: its small contents
-    /// are not where it says. Keeps those that files use. Blocks on the disk.
+    /// Notes that the log lacks a commit of which this node has folded a copy, or has it damaged: its
+    /// small contents are not where it says. Keeps those that files use. Blocks on the disk.
     pub(in crate::sync) fn mark_inline_bad(&self, commit: &Commit) {
         let name = keys::commit_name(&commit.stamp);
         let mut found = false;
@@ -226,8 +226,8 @@ impl Ledger {
         }
         if found {
             tracing::warn!(
-                %name, "a commit is missing or damaged in the log, and was read from its copy in the head; the node that \
-                 wrote it stores its small contents again"
+                %name, "a commit is missing or damaged in the log, and was read from its copy in the head; its small \
+                 contents are stored again by the node that wrote it, or with their next writer"
             );
         }
     }
