@@ -1,6 +1,7 @@
 //! A daemon that is killed under load and restarted, as a service manager does it.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Child;
 use std::sync::Arc;
@@ -34,8 +35,9 @@ struct Writer {
     dir: PathBuf,
     dice: Dice,
     seq: u64,
-    /// The acceptable versions of each file: the last acknowledged one, and failed ones since.
-    written: BTreeMap<PathBuf, Vec<Vec<u8>>>,
+    /// The acceptable versions of each file: the last acknowledged one, and failed ones since. No file
+    /// (`None`) is acceptable until one is acknowledged.
+    written: BTreeMap<PathBuf, Vec<Option<Vec<u8>>>>,
     outage: Option<Instant>,
     longest: Duration,
 }
@@ -81,12 +83,12 @@ impl Writer {
         let len = self.dice.len(LEN_MAX);
         let bytes = body::make(Id { writer: self.number, seq: self.seq }, len);
         let done = self.process.put(&path, &bytes);
-        let versions = self.written.entry(path).or_default();
+        let versions = self.written.entry(path).or_insert_with(|| vec![None]);
         if done.is_ok() {
             versions.clear();
         }
         // A failed write may have taken effect as a whole.
-        versions.push(bytes);
+        versions.push(Some(bytes));
         self.note(done);
     }
 
@@ -129,7 +131,10 @@ fn service_restart_under_load(io: Io) {
     assert!(longest < Duration::from_millis(GAP_MS_MAX), "programs waited {longest:?}");
     for writer in &writers {
         for (path, versions) in &writer.written {
-            let there = std::fs::read(path).must(format_args!("read {}", path.display()));
+            let there = match std::fs::read(path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => None,
+                read => Some(read.must(format_args!("read {}", path.display()))),
+            };
             assert!(versions.contains(&there), "{} is none of its versions", path.display());
         }
     }
