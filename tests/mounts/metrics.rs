@@ -260,7 +260,10 @@ fn metrics_addresses_that_cannot_be_used_are_refused() {
     node.kill_only();
     assert!(socket_of(&node).exists());
     node.up();
-    assert_eq!(ask(&socket_of(&node), "/readyz").0, 200);
+    eventually(10_000, "the node is ready", || match ask(&socket_of(&node), "/readyz").0 {
+        200 => Ok(()),
+        other => Err(format!("status {other}")),
+    });
 }
 
 #[test]
