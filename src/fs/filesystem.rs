@@ -289,6 +289,14 @@ impl Filesystem {
         self.0.kernel.expire_attrs(ino)
     }
 
+    /// Makes the kernel request the attributes of inodes that have lost a name, so that no process
+    /// that has one open sees the old number of links. If this fails, the kernel's copy ends soon.
+    pub(super) fn expire_links(&self, inodes: Vec<Ino>) {
+        for ino in inodes {
+            self.expire_attrs(ino);
+        }
+    }
+
     /// Makes the kernel look these names up again before the caller gets its answer. Must be called
     /// without the lock of the state.
     pub(super) fn doubt(&self, spots: impl IntoIterator<Item = DirEntryKey>) {

@@ -290,13 +290,19 @@ impl Live {
     /// Reports whether it affects what its name has now: it has a writer, or it is the same file. A
     /// file that was closed and replaced does not, even before its RELEASE has arrived.
     pub(super) fn concerns(&self, seen: Option<&Seen>) -> bool {
-        self.writers.has_open() || (self.is_next_of(seen) && !self.is_replaced(seen))
+        self.writers.has_open() || self.is_current(seen)
+    }
+
+    /// Reports whether its name still has the same file with the bytes that it has published last,
+    /// or began from.
+    pub(super) fn is_current(&self, seen: Option<&Seen>) -> bool {
+        self.is_next_of(seen) && !self.is_replaced(seen)
     }
 
     /// Reports whether its name has other bytes than those that it has published last, or began
     /// from. They may also have come by another name of the file: that put keeps the group of hard
     /// links.
-    pub(super) fn is_replaced(&self, seen: Option<&Seen>) -> bool {
+    fn is_replaced(&self, seen: Option<&Seen>) -> bool {
         let there = seen.map(|seen| &seen.entry.kind);
         self.lineage.left().is_some_and(|left| there != Some(left))
     }

@@ -391,7 +391,7 @@ impl Filesystem {
         let is_next = |live: &Live| {
             published.is_some_and(|one| match one.entry.link.filter(|_| bound) {
                 // Its names have different stamps, so the bytes show which version it began from.
-                Some(_) => live.is_next_of(seen.as_ref()) && !live.is_replaced(seen.as_ref()),
+                Some(_) => live.is_current(seen.as_ref()),
                 None => live.continues(one.stamp, None),
             })
         };

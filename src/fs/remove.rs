@@ -44,10 +44,12 @@ impl Filesystem {
         if !published && let Some(dir) = path.parent() {
             self.0.rooms.ledger.touch_directory(&dir);
         }
+        let open = state.open_inodes(&spot);
         self.keep_linked(&mut state, &spot);
         state.retire(&spot);
         state.locks.unlink(&spot);
         super::state::close_files(state);
+        self.expire_links(open);
         Ok(())
     }
 

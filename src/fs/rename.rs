@@ -379,6 +379,11 @@ impl Filesystem {
         let before = self.stamps_before(state, from, to, &moved);
         let stamps = written.apply();
         self.note_moved(from, to, &moved, &stamps);
+        let open = match how {
+            Move::Nothing | Move::Private | Move::Exchange => Vec::new(),
+            Move::GiveWay => state.open_inodes(&from.spot),
+            Move::Replace => state.open_inodes(&to.spot),
+        };
         match how {
             Move::Nothing => {}
             Move::Private => self.move_private(state, from, to),
@@ -403,6 +408,7 @@ impl Filesystem {
         }
         renew_moved(state, moved, puts, &before, &stamps);
         close_files(guard);
+        self.expire_links(open);
         Ok(())
     }
 

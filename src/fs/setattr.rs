@@ -3,7 +3,7 @@
 //! A change through a handle or an inode applies to that file, never to the file that its former
 //! name leads to now, because the kernel has checked the rights on this one. If that name leads
 //! elsewhere and no process has the file open, the kernel looks the name up again. An open file
-//! without a name keeps the change to itself.
+//! without a name, or a FIFO, socket or device, keeps the change to itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,18 +52,13 @@ impl Filesystem {
         let now = self.0.rooms.clock.mono();
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);
-        let Some(size) = set.size else {
-            return match self.find_again(caller, ino, tried) {
-                Ok(()) => self.set_rest(caller, ino, set),
-                Err(errno) => Err(errno).into(),
-            };
-        };
+        let Some(size) = set.size else { return self.set_rest(caller, ino, set, tried) };
         let who = self.0.callers.who(caller);
         let flags =
             OpenFlags { access: OpenAccess::Write, truncate: size == 0, ..OpenFlags::default() };
         let wish = Wish { caller: *caller, who, flags, tried, patient: true, client: None };
         match self.resize(&wish, ino, set.handle, size) {
-            Ok(Resize::Done) => self.set_rest(caller, ino, set),
+            Ok(Resize::Done) => self.set_rest(caller, ino, set, Try::Last),
             Err(errno) => Err(self.looks_again(&wish, ino, errno)).into(),
             Ok(step) => {
                 let this = self.clone();
@@ -79,36 +74,13 @@ impl Filesystem {
                         Ok(false) => {}
                         Err(errno) => return Err(this.looks_again(&wish, ino, errno)),
                     }
-                    match this.set_rest(&wish.caller, ino, set) {
+                    match this.set_rest(&wish.caller, ino, set, Try::Last) {
                         Answer::Now(reply) => reply,
                         Answer::Later(work) => work.await,
                     }
                 })
             }
         }
-    }
-
-    /// Makes a caller look its name up again if no name leads to this version any more. Others may
-    /// still write the next version under that name, and a change of this one alone would be lost.
-    /// A caller that may have the file open gets no `ESTALE`, because the kernel does not look again
-    /// for a descriptor.
-    pub(super) fn find_again(&self, caller: &Caller, ino: Ino, tried: Try) -> Reply<()> {
-        let is_lost = tried == Try::First && {
-            let state = self.0.state.lock();
-            // The kernel opens a FIFO, socket or device itself, so the daemon does not know who has
-            // it open.
-            let is_special = |one: &Entry| matches!(one.kind, EntryKind::Special { .. });
-            let is_closed = state.names.inode(ino).is_some_and(|inode| match &inode.node {
-                InodeKind::Entry(one) => !is_special(&one.entry) && inode.opens == 0,
-                _ => false,
-            });
-            is_closed && self.paths_of(&state, ino).is_empty()
-        };
-        if is_lost {
-            self.look_again(caller, ino, RetryWish::Read);
-            return Err(Errno::ESTALE);
-        }
-        Ok(())
     }
 
     /// Records a retry if the answer is `ESTALE`.
@@ -119,10 +91,16 @@ impl Filesystem {
         errno
     }
 
-    fn set_rest(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Answer<(Attr, Duration)> {
+    fn set_rest(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+        tried: Try,
+    ) -> Answer<(Attr, Duration)> {
         let rest = SetAttr { size: None, handle: None, ..set };
         if rest != SetAttr::default()
-            && let Err(errno) = self.set_attrs(caller, ino, set)
+            && let Err(errno) = self.set_attrs(caller, ino, set, tried)
         {
             return Err(errno).into();
         }
@@ -307,14 +285,20 @@ impl Filesystem {
     }
 
     /// Changes attributes other than the size.
-    pub(super) fn set_attrs(&self, caller: &Caller, ino: Ino, set: SetAttr) -> Reply<()> {
+    pub(super) fn set_attrs(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        set: SetAttr,
+        tried: Try,
+    ) -> Reply<()> {
         let now = self.now();
         let is_directory = {
             let state = self.0.state.lock();
             state.names.inode(ino).is_some_and(|inode| matches!(inode.node, InodeKind::Directory))
         };
         let owns_anew = (set.uid.is_some() || set.gid.is_some()) && !is_directory;
-        self.edit_attrs(ino, |attrs| {
+        self.edit_attrs(caller, ino, tried, |attrs| {
             if owns_anew {
                 self.drop_privileges(caller, attrs);
             }
@@ -323,8 +307,15 @@ impl Filesystem {
         })
     }
 
-    /// Changes the attributes of an inode of any kind; `edit` gets the present ones.
-    pub(super) fn edit_attrs(&self, ino: Ino, edit: impl Fn(&mut Attrs) -> Reply<()>) -> Reply<()> {
+    /// Changes the attributes of an inode of any kind; `edit` gets the present ones. `tried` says how
+    /// the call relates to an earlier `ESTALE` of its thread.
+    pub(super) fn edit_attrs(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        tried: Try,
+        edit: impl Fn(&mut Attrs) -> Reply<()>,
+    ) -> Reply<()> {
         if self.0.rules.read_only {
             return Err(Errno::EROFS);
         }
@@ -334,6 +325,13 @@ impl Filesystem {
             let state = &mut *guard;
             let root = &self.0.rules.root;
             let paths = self.paths_of(state, ino);
+            // Others may write the next version under the name that the caller walked to, and a
+            // change of this one alone would be lost.
+            if paths.is_empty() && tried == Try::First && Self::is_closed_entry(state, ino) {
+                drop(guard);
+                self.look_again(caller, ino, RetryWish::Read);
+                return Err(Errno::ESTALE);
+            }
             let own = Self::edit_private(state, ino, paths.is_empty(), &edit)?;
             let further = Self::edit_successors(state, ino, paths.is_empty(), &edit);
             let ops = self.0.rooms.ledger.read(|fold| {
@@ -382,6 +380,18 @@ impl Filesystem {
         drop(state);
         self.doubt(further);
         Ok(())
+    }
+
+    /// Reports whether an inode is a published version that no process has open. The kernel does not
+    /// look again for a descriptor. It opens a FIFO, socket or device itself, so such an inode may
+    /// be open.
+    fn is_closed_entry(state: &State, ino: Ino) -> bool {
+        state.names.inode(ino).is_some_and(|inode| match &inode.node {
+            InodeKind::Entry(one) => {
+                inode.opens == 0 && !matches!(one.entry.kind, EntryKind::Special { .. })
+            }
+            _ => false,
+        })
     }
 
     /// Changes the attributes that only the inode has: those of a live file, or, with `alone`,

@@ -279,6 +279,20 @@ impl State {
         }
     }
 
+    /// Returns the open inodes of a name, if it has several. When the name goes, the kernel counts it
+    /// off only for the inode that it has found there last.
+    pub(super) fn open_inodes(&self, spot: &DirEntryKey) -> Vec<Ino> {
+        let lives = self.names.lives(spot).iter().filter_map(|id| self.lives.get(*id));
+        let mut all: Vec<Ino> = lives.map(|live| live.ino).chain(self.names.bound(spot)).collect();
+        all.sort_unstable();
+        all.dedup();
+        if all.len() < 2 {
+            return Vec::new();
+        }
+        all.retain(|ino| self.names.inode(*ino).is_some_and(|inode| inode.opens > 0));
+        all
+    }
+
     /// Takes a name away from everything that it led to. Processes that have these files open keep
     /// them, and they are never published.
     pub(super) fn retire(&mut self, spot: &DirEntryKey) {

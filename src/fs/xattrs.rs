@@ -4,6 +4,7 @@ use hearthfs_mount::{Caller, Errno, Ino, Reply, XattrMode};
 
 use super::filesystem::Filesystem;
 use super::inode::InodeKind;
+use super::retry::Try;
 use super::seen::seen_in;
 use crate::name::TreePath;
 use crate::namespace::{Fold, TOOK_NAME, XATTR_ENTRY_BYTES_MAX, XATTR_SUM_BYTES_MAX, Xattrs};
@@ -23,9 +24,9 @@ impl Filesystem {
         if !name.starts_with(PREFIX) || name == TOOK_NAME {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.find_for_change(caller, ino)?;
         let all = self.0.rooms.ledger.read(Fold::xattr_bytes);
-        self.edit_attrs(ino, |attrs| {
+        let tried = self.tried(caller, ino);
+        self.edit_attrs(caller, ino, tried, |attrs| {
             // Everything is checked before anything is changed, so that a refused call has no
             // effect.
             let before = attrs.xattr_bytes();
@@ -49,8 +50,8 @@ impl Filesystem {
     }
 
     pub(super) fn remove_xattr(&self, caller: &Caller, ino: Ino, name: &[u8]) -> Reply<()> {
-        self.find_for_change(caller, ino)?;
-        self.edit_attrs(ino, |attrs| {
+        let tried = self.tried(caller, ino);
+        self.edit_attrs(caller, ino, tried, |attrs| {
             let map = attrs.xattrs.as_mut().ok_or(Errno::ENODATA)?;
             map.remove(name).ok_or(Errno::ENODATA)?;
             if map.is_empty() {
@@ -60,15 +61,12 @@ impl Filesystem {
         })
     }
 
-    /// As [`Filesystem::find_again`], for a call that may follow an `ESTALE`.
-    fn find_for_change(&self, caller: &Caller, ino: Ino) -> Reply<()> {
-        if self.0.rules.read_only {
-            return Err(Errno::EROFS);
-        }
+    /// Returns how a call relates to an earlier `ESTALE` of its thread, which ends with it.
+    fn tried(&self, caller: &Caller, ino: Ino) -> Try {
         let now = self.0.rooms.clock.mono();
         let (tried, retry) = self.0.state.lock().retries.end(caller, ino, false, now);
         self.give_up_seat(retry);
-        self.find_again(caller, ino, tried)
+        tried
     }
 
     pub(super) fn get_xattr(&self, ino: Ino, name: &[u8]) -> Reply<Vec<u8>> {

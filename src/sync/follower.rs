@@ -24,6 +24,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use self::head_copy::HeadCopy;
@@ -90,6 +91,8 @@ struct Inner {
     versions: Versions,
     /// Counts commits of other nodes that were applied soon after they were made.
     others: AtomicU64,
+    /// Wakes the task that checks commits which were folded from copies.
+    copied: Notify,
     /// Held during a poll: two polls that adopt a checkpoint must not undo each other's work.
     polling: tokio::sync::Mutex<()>,
 }
@@ -206,6 +209,7 @@ impl Follower {
             lag: Lag::default(),
             versions: Versions::default(),
             others: AtomicU64::new(0),
+            copied: Notify::new(),
             polling,
         }))
     }
@@ -250,14 +254,20 @@ impl Follower {
     }
 
     /// Starts polling: at once, and then while programs ask. Aborting it loses nothing. A separate
-    /// task checks that the polls come in time, so that a slow poll does not delay this check.
-    pub fn start(&self, runtime: &Handle) -> [JoinHandle<()>; 2] {
-        let (follower, guarded) = (self.clone(), self.clone());
+    /// task checks that the polls come in time, so that a slow poll does not delay this check. A
+    /// third one checks commits that were folded from copies, so that this does not delay a poll.
+    pub fn start(&self, runtime: &Handle) -> [JoinHandle<()>; 3] {
+        let (follower, guarded, checked) = (self.clone(), self.clone(), self.clone());
+        let checks = task::spawn(runtime, "check copies", async move {
+            if let Some(remote) = checked.0.remote.as_ref().map(Remote::background) {
+                checked.run_checks(&remote).await;
+            }
+        });
         let guard = task::spawn(runtime, "guard", async move {
             let ledger = guarded.0.ledger.clone();
             guarded.0.freshness.guard(|| ledger.doubt_names()).await;
         });
-        [task::spawn(runtime, "follow", async move { follower.run().await }), guard]
+        [task::spawn(runtime, "follow", async move { follower.run().await }), guard, checks]
     }
 
     async fn run(&self) {
@@ -326,7 +336,6 @@ impl Follower {
             tracing::debug!(error = %error.chain(), "the log cannot be listed");
         }
         ending.end(good);
-        self.check_copies(remote).await;
         good
     }
 

@@ -331,6 +331,34 @@ fn visibility_6_unlink_of_open_files(io: Io) {
 }
 in_both_modes!(visibility_6_unlink_of_open_files);
 
+/// Rule 6: a file that is read and written loses its name at once for both, by an unlink and by a
+/// rename over it.
+fn visibility_6_links_of_open_files(io: Io) {
+    let alone = Alone::new(io);
+    let (mut process, mut other) = (SyscallProcess::new(), SyscallProcess::new());
+    let (path, new) = (alone.at("file"), alone.at("new"));
+    for renames in [false, true] {
+        process.put(&path, &whole(1, 50_000)).must("put");
+        process.put(&new, b"new").must("put another");
+        // By now the kernel may remember the attributes of the published version for long.
+        crate::harness::sleep_ms(200);
+        let reading = other.open(&path, OFlags::RDONLY, 0).must("open to read");
+        assert_eq!(other.fstat(reading).must("fstat").nlink, 1);
+        let writing = process.open(&path, OFlags::RDWR, 0).must("open to write");
+        process.pwrite(writing, 0, b"changed").must("write");
+        if renames {
+            process.rename(&new, &path).must("rename over it");
+        } else {
+            process.unlink(&path).must("unlink");
+        }
+        assert_eq!(process.fstat(writing).must("fstat").nlink, 0, "the writer, {renames}");
+        assert_eq!(other.fstat(reading).must("fstat").nlink, 0, "the reader, {renames}");
+        process.close(writing).must("close");
+        other.close(reading).must("close");
+    }
+}
+in_both_modes!(visibility_6_links_of_open_files);
+
 /// Rule 7: names, modes, symbolic links, times.
 fn visibility_7_attributes_are_kept(io: Io) {
     let alone = Alone::new(io);

@@ -3,7 +3,6 @@
 //! Owns when the head is sufficient. Must never use the head in place of a list after a look that
 //! left commits waiting.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -72,8 +71,8 @@ impl Follower {
     /// Folds commits that a list did not show, or that cannot be read from the log. Remembers those
     /// that came from copies.
     async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
-        let wanted: HashSet<Stamp> = self.with_copies(&young).into_iter().collect();
-        let copies = young.iter().filter(|one| wanted.contains(&one.stamp));
+        let unseen = self.unseen_copies(&young);
+        let copies = young.iter().filter(|one| unseen.contains(&one.stamp));
         let copies: Vec<(Stamp, Bytes)> =
             copies.filter_map(|one| Some((one.stamp, one.bytes.clone()?.into()))).collect();
         let folded = self.fold_announced(remote, young).await;
@@ -85,8 +84,14 @@ impl Follower {
         folded
     }
 
+    /// Folds commits of the head. Those with a copy are folded even if a list has found them
+    /// unusable, because a copy costs no request.
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let names = self.with_copies(&news);
+        let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
+        let mut names = self.unfolded(&stamps);
+        names.extend(self.unseen_copies(&news));
+        names.sort_unstable();
+        names.dedup();
         self.0.lag.listed(names.len(), true);
         let items = names.into_iter().map(|name| {
             let announced = news.iter().find(|commit| commit.stamp == name);
@@ -95,16 +100,10 @@ impl Follower {
         self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
     }
 
-    /// Returns the commits to fold, in order: also unusable ones of which the head has a copy. A copy
-    /// costs no request.
-    fn with_copies(&self, news: &[HeadCommit]) -> Vec<Stamp> {
-        let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
-        let mut names = self.unfolded(&stamps);
+    /// Returns the commits that were not folded and of which the head has a copy.
+    fn unseen_copies(&self, news: &[HeadCommit]) -> Vec<Stamp> {
         let copied = news.iter().filter(|commit| commit.bytes.is_some());
-        names.extend(self.0.ledger.log(|log| log.unseen(copied.map(|commit| commit.stamp))));
-        names.sort_unstable();
-        names.dedup();
-        names
+        self.0.ledger.log(|log| log.unseen(copied.map(|commit| commit.stamp)))
     }
 }
 

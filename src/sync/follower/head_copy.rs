@@ -1,8 +1,8 @@
 //! Commits that were folded from a copy in the head of the log.
 //!
 //! Owns the check whether the log has them, too: their small contents are looked for there, and an
-//! entry that relies on them would be missing on other nodes. Must never delay an answer for this
-//! check, nor take a commit for lost because the store does not answer.
+//! entry that relies on them would be missing on other nodes. Must never delay a look at the log,
+//! nor take a commit for lost because the store does not answer.
 //!
 //! Keeps P9 self-healing.
 
@@ -25,8 +25,6 @@ use crate::task;
 /// A commit counts as gone from the log if it is missing this long after it was folded: until then,
 /// a store may not show it yet. Also how long a check without an answer is not repeated.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// The most time for the checks after one look at the log.
-const CHECK_MAX: Duration = Duration::from_secs(1);
 /// The most commits that wait for a check. Others are not checked.
 const COPIED_MAX: usize = 256;
 
@@ -47,31 +45,40 @@ impl Follower {
         let Ok(commit) = task::blocking(move || decode_commit_named(&bytes, &stamp)).await else {
             return;
         };
-        let copied = &mut self.0.state.lock().copied;
-        if copied.len() < COPIED_MAX && copied.iter().all(|one| one.commit.stamp != stamp) {
+        {
+            let copied = &mut self.0.state.lock().copied;
+            if copied.len() == COPIED_MAX || copied.iter().any(|one| one.commit.stamp == stamp) {
+                return;
+            }
             copied.push(HeadCopy { commit: Arc::new(commit), folded: now, due: now });
+        }
+        self.0.copied.notify_one();
+    }
+
+    /// Checks these commits whenever there are any.
+    pub(super) async fn run_checks(&self, remote: &Remote) {
+        loop {
+            self.0.copied.notified().await;
+            while let Some(due) = self.check_copies(remote).await {
+                let left = due.saturating_sub(self.0.ledger.clock().mono());
+                clock::within(left, self.0.copied.notified()).await;
+            }
         }
     }
 
-    /// Checks some of these commits. What is not finished in time is checked later.
-    pub(super) async fn check_copies(&self, remote: &Remote) {
+    /// Checks those of these commits that are due. Returns when the next one is due.
+    pub(in crate::sync) async fn check_copies(&self, remote: &Remote) -> Option<Duration> {
         let now = self.0.ledger.clock().mono();
-        let some: Vec<HeadCopy> = {
+        let due: Vec<HeadCopy> = {
             let copied = &mut self.0.state.lock().copied;
-            let due = copied.iter_mut().filter(|one| one.due <= now).take(FETCHES_AT_ONCE);
+            let due = copied.iter_mut().filter(|one| one.due <= now);
             due.map(|one| {
                 one.due = now + SETTLED_AFTER;
                 one.clone()
             })
             .collect()
         };
-        if !some.is_empty() && !self.0.freshness.is_down() {
-            clock::within(CHECK_MAX, self.check(remote, some)).await;
-        }
-    }
-
-    async fn check(&self, remote: &Remote, some: Vec<HeadCopy>) {
-        let reads = some.into_iter().map(|one| async move {
+        let reads = due.into_iter().map(|one| async move {
             let fault = fault_of(remote, one.commit.stamp).await;
             (one, fault)
         });
@@ -93,6 +100,7 @@ impl Follower {
                 task::blocking(move || ledger.mark_inline_bad(&commit)).await;
             }
         }
+        self.0.state.lock().copied.iter().map(|one| one.due).min()
     }
 }
 

@@ -188,15 +188,11 @@ fn p9_self_healing_of_a_small_content_that_only_the_head_still_has() {
             }
             assert!(b.pull().await);
             assert_eq!(b.read("f").await, Some(content(1, 50)), "the head has it");
-            if is_gone {
-                // The store may not show it yet.
-                assert!(b.remote().requests().gets > 1, "the log is checked");
-                world.clock.advance(Duration::from_secs(6));
-                assert!(b.pull().await);
-            }
-            let gets = b.remote().requests().gets;
-            assert!(b.pull().await);
-            assert_eq!(b.remote().requests().gets, gets + 1, "once; then only the head is read");
+            let (follower, remote) = (b.engine.follower(), b.remote());
+            let again = follower.check_copies(remote).await;
+            assert_eq!(again.is_some(), is_gone, "the store may not show it yet");
+            world.clock.advance(Duration::from_secs(6));
+            assert_eq!(follower.check_copies(remote).await, None, "checked");
             if hears_first {
                 // The node that wrote the content stores it again.
                 b.push().await;
