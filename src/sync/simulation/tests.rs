@@ -31,10 +31,12 @@ fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
     bounds.iter().find(|bound| bound.what.starts_with(what)).expect("a known bound").value
 }
 
+/// Ten minutes, because half of the lists are made in the first two: the median of two minutes is
+/// 0.21 to 0.29 s, and changes with each change of the order of requests.
 #[test]
 fn a_close_is_seen_on_another_node() {
     for scenario in [Scenario::Pair, Scenario::Brisk] {
-        let found = simulate(scenario, &plan(2, 0, 120));
+        let found = simulate(scenario, &plan(2, 0, 600));
         let median_s = value(scenario, &found, "close to visible");
         assert!(median_s <= 0.25, "{scenario:?}: {found:?}");
     }
