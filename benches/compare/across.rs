@@ -15,6 +15,7 @@ use crate::bodies::{Bodies, KIND_BIT};
 use crate::clock::{now, sleep_ms, timed};
 use crate::node::Node;
 use crate::options::Counts;
+use crate::reference::{self, PlainFile};
 use crate::report::{Report, Table, against};
 use crate::stats::quantile;
 use crate::stores::S3Server;
@@ -38,19 +39,12 @@ const ALONE_MS: u64 = 31_000;
 /// How long the follower has nothing to do between two changes, in milliseconds.
 const PAUSE_MS: u64 = 150;
 
-/// One file of the set.
-struct Item {
-    name: String,
-    size: usize,
-    seq: u64,
-}
-
 struct Across<'a> {
     base: PathBuf,
     bodies: &'a Bodies,
     counts: &'a Counts,
     server: S3Server,
-    set: Vec<Item>,
+    set: Vec<PlainFile>,
     table: Table,
     report: &'a mut Report,
 }
@@ -89,7 +83,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-fn set(counts: &Counts) -> Vec<Item> {
+fn set(counts: &Counts) -> Vec<PlainFile> {
     let mut all = Vec::new();
     for (size, count) in SIZES.into_iter().zip(counts.set) {
         for n in 0..count {
@@ -99,11 +93,11 @@ fn set(counts: &Counts) -> Vec<Item> {
             } else {
                 format!("set/jit_step-{size}-{n:05}-cache")
             };
-            all.push(Item { name, size, seq: ((size + n) as u64) << KIND_BIT | 1 << 62 });
+            all.push(PlainFile { name, size, seq: ((size + n) as u64) << KIND_BIT | 1 << 62 });
         }
     }
     // Written in mixed order, as a job would.
-    let order = |item: &Item| crate::bodies::Dice::new(item.seq).next();
+    let order = |item: &PlainFile| crate::bodies::Dice::new(item.seq).next();
     all.sort_by_key(order);
     all
 }
@@ -134,6 +128,9 @@ impl Across<'_> {
             std::fs::create_dir_all(dir.parent().context("a parent")?)?;
         }
         a.drain()?;
+        let into = self.base.join("plain");
+        let plain = reference::publish(&self.server, &into, &self.set, self.bodies)?;
+        rustix::fs::sync();
         let (before, served) = (requests(a)?, self.server.faults.requests());
         let start = now();
         let mut body = Vec::new();
@@ -149,6 +146,11 @@ impl Across<'_> {
         let all = self.set.len();
         self.figure(&format!("publish {all} files: last close"), closed, None, " s");
         self.figure(&format!("publish {all} files: durable"), durable, Some(1.5), " s");
+        // Not before: ext4 makes new files slowly where many were removed.
+        std::fs::remove_dir_all(into)?;
+        let plain = seconds(plain);
+        self.figure("... a plain program that writes, digests and uploads them", plain, None, " s");
+        self.figure("... speed, of the plain program", plain / durable, None, "");
         self.figure("... PUTs", of(&spent, "put"), Some(80.0), "");
         self.figure("... requests that the server saw", served as f64, None, "");
         Ok(())

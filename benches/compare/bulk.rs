@@ -1,8 +1,6 @@
 //! Many bytes for a fresh node, compared with a plain program that fetches the same objects.
 //!
-//! Owns the reference: it knows the names of the packs, fetches them in parallel, decompresses and
-//! digests the content, and writes each content to a file. Must never do less than that, and never
-//! have information that the node lacks.
+//! Owns the sets, and the order of the two. What a node reads is compared with what was written.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -12,25 +10,18 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures::{StreamExt as _, TryStreamExt as _};
-use hearthfs::clock::Clock;
-use hearthfs::config::RemoteUrl;
-use hearthfs::remote::{PackReader, REQUESTS_IN_FLIGHT_MAX, Remote};
-use hearthfs::stamp::NodeId;
-use hearthfs::task;
 use serde_json::json;
 
 use crate::bodies::{Bodies, KIND_BIT};
 use crate::clock::{now, sleep_ms, timed};
 use crate::node::Node;
 use crate::options::Counts;
+use crate::reference;
 use crate::report::{Report, Table};
-use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY, environment};
+use crate::stores::S3Server;
 
 /// The time of each request to the store.
 const LATENCY: Duration = Duration::from_millis(20);
-/// How long a request of the reference may take.
-const DEADLINE: Duration = Duration::from_secs(30);
 /// How long a node may take to learn of all entries.
 const KNOWN_MAX: Duration = Duration::from_secs(30);
 
@@ -180,48 +171,12 @@ impl<'a> Bulk<'a> {
     fn reference(&self, number: usize) -> Result<Duration> {
         let into = self.base.join(format!("reference-{number}"));
         std::fs::create_dir(&into)?;
-        let packs = self.server.names_in_memory("bench/packs/");
-        let cores = std::thread::available_parallelism()?.get();
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(cores).max_blocking_threads(cores).enable_all();
-        let runtime = runtime.build()?;
-        rustix::fs::sync();
-        let (took, members) = timed(|| runtime.block_on(self.fetch_all(packs, &into)));
-        let members = members?;
-        runtime.shutdown_timeout(Duration::from_secs(1));
+        let (took, members) = reference::fetch(&self.server, &into)?;
         std::fs::remove_dir_all(&into)?;
         if members != self.set.files {
             bail!("{members} contents in the packs instead of {}", self.set.files);
         }
         Ok(took)
-    }
-
-    /// Fetches the packs, and writes their contents to files; returns the number of contents.
-    async fn fetch_all(&self, packs: Vec<String>, into: &Path) -> Result<usize> {
-        let options = self.server.options(DEADLINE);
-        let url = format!("s3://{BUCKET}/bench").parse::<RemoteUrl>();
-        let url = url.map_err(|why| anyhow::anyhow!("no address: {why}"))?;
-        let env = environment(ACCESS_KEY, SECRET_KEY);
-        let remote = Remote::open_in(&url, &options, Clock::system(), NodeId(1), &env)?.read_only();
-        let fetched = futures::stream::iter(packs).map(|pack| {
-            let (remote, into) = (remote.clone(), into.to_owned());
-            async move {
-                let bytes = remote.get_pack(&pack).await?;
-                task::blocking(move || -> Result<usize> {
-                    let pack = PackReader::open(&bytes)?;
-                    for member in pack.members() {
-                        let content = pack.read(member)?;
-                        std::fs::write(into.join(member.digest.to_string()), content)?;
-                    }
-                    Ok(pack.members().len())
-                })
-                .await
-            }
-        });
-        fetched
-            .buffer_unordered(REQUESTS_IN_FLIGHT_MAX)
-            .try_fold(0, |a, b| async move { Ok(a + b) })
-            .await
     }
 
     /// Times the readers on a fresh node, which knows all names and has no bytes: from the first open

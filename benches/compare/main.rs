@@ -14,6 +14,7 @@ mod node;
 mod options;
 mod peers;
 mod pressure;
+mod reference;
 mod report;
 #[path = "../say/mod.rs"]
 mod say;
