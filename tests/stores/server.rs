@@ -271,7 +271,8 @@ async fn serve(socket: TcpStream, server: Arc<Server>, mut up: watch::Receiver<b
     let connections = Connections::new(TokioExecutor::new());
     let serving = connections.serve_connection(TokioIo::new(socket), service);
     let down = async move { drop(up.wait_for(|up| !*up).await) };
-    futures::future::select(Box::pin(serving), Box::pin(down)).await;
+    // The first is polled first: after `down` no request is answered, not even one that has arrived.
+    futures::future::select(Box::pin(down), Box::pin(serving)).await;
 }
 
 async fn answer(
