@@ -150,7 +150,7 @@ impl Across<'_> {
         std::fs::remove_dir_all(into)?;
         let plain = seconds(plain);
         self.figure("... a plain program that writes, digests and uploads them", plain, None, " s");
-        self.figure("... speed, of the plain program", plain / durable, None, "");
+        self.figure("... speed", plain / durable, None, " of the plain program");
         self.figure("... PUTs", of(&spent, "put"), Some(80.0), "");
         self.figure("... requests that the server saw", served as f64, None, "");
         Ok(())

@@ -15,6 +15,7 @@ use hearthfs::config::RemoteUrl;
 use hearthfs::digest::Digest;
 use hearthfs::remote::{PackBuilder, PackReader, REQUESTS_IN_FLIGHT_MAX, Remote, keys};
 use hearthfs::stamp::{NodeId, Stamp};
+use hearthfs::sync::EngineSettings;
 use hearthfs::task;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
@@ -27,8 +28,6 @@ use crate::stores::{ACCESS_KEY, BUCKET, S3Server, SECRET_KEY, environment};
 const DEADLINE: Duration = Duration::from_secs(30);
 /// Files below this size are gathered into packs, as a node does it.
 const PACKED_BELOW_BYTES: usize = 1 << 20;
-/// The bytes that are gathered into one pack: the default of `writeback.batch`.
-const PACK_BYTES: usize = 8 << 20;
 
 /// A file to write: its name, size and the number of its body.
 #[derive(Debug, Clone)]
@@ -150,15 +149,16 @@ async fn upload_all(remote: Remote, arriving: mpsc::Receiver<(PathBuf, usize)>) 
 
 /// Decides what becomes a pack, and what an object of its own.
 fn plan(arriving: mpsc::Receiver<(PathBuf, usize)>) -> impl Stream<Item = Planned> {
+    let pack_bytes = EngineSettings::default().pack_bytes;
     let start = (arriving, Vec::new(), 0);
-    futures::stream::unfold(start, |(mut arriving, mut paths, mut bytes)| async move {
+    futures::stream::unfold(start, move |(mut arriving, mut paths, mut bytes)| async move {
         while let Some((path, size)) = arriving.recv().await {
             if size >= PACKED_BELOW_BYTES {
                 return Some((Planned::Alone(path), (arriving, paths, bytes)));
             }
             paths.push(path);
-            bytes += size;
-            if bytes >= PACK_BYTES {
+            bytes += size as u64;
+            if bytes >= pack_bytes {
                 return Some((Planned::Pack(paths), (arriving, Vec::new(), 0)));
             }
         }
