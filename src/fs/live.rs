@@ -27,7 +27,7 @@ use super::kept::Kept;
 use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
-use crate::local::{Lodged, StagedPath};
+use crate::local::{FileTimes, Lodged, StagedPath};
 use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::Stamp;
 use crate::sync::{HOLD_MAX, HoldToken};
@@ -40,11 +40,11 @@ pub(super) use self::lineage::Lineage;
 const BLOCK_BYTES: u64 = 512;
 
 /// What a staging file looked like at some moment. Equal marks mean that nothing was written in
-/// between.
+/// between, even if a program has set the time back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
     pub(super) size: u64,
-    mtime: (i64, i64),
+    times: FileTimes,
 }
 
 impl Mark {
@@ -54,13 +54,13 @@ impl Mark {
 
     /// Returns the mark of an empty file that was made in staging, and that nothing has touched.
     pub(super) fn of_new(staged: &StagedPath) -> Self {
-        Self { size: 0, mtime: staged.made() }
+        Self { size: 0, times: staged.made() }
     }
 
     /// Returns the mark, and how many bytes the file takes on the disk.
     pub(super) fn and_disk_bytes(file: &File) -> io::Result<(Self, u64)> {
         let meta = file.metadata()?;
-        let mark = Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) };
+        let mark = Self { size: meta.len(), times: FileTimes::of(&meta) };
         Ok((mark, meta.blocks().saturating_mul(BLOCK_BYTES)))
     }
 
@@ -70,7 +70,8 @@ impl Mark {
     }
 
     pub(super) fn mtime(&self) -> Time {
-        Time { secs: self.mtime.0, nanos: self.mtime.1 as u32 }
+        let (secs, nanos) = self.times.written;
+        Time { secs, nanos: nanos as u32 }
     }
 }
 
@@ -373,13 +374,21 @@ impl Live {
         &mut self,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
     ) -> Reply<(bool, Option<MtimeToSet>)> {
-        let mut after = self.attrs.clone();
+        let now = Mark::of(self.file()).ok();
+        let wrote = self.has_written(now);
+        let mut before = self.attrs.clone();
+        // Whatever was set before, the last write has moved the time. Programs set it back.
+        if let Some(now) = now.filter(|_| wrote) {
+            before.mtime = now.mtime();
+        }
+        let mut after = before.clone();
         edit(&mut after)?;
-        let before = std::mem::replace(&mut self.attrs, after);
-        let touches = self.attrs.mtime != before.mtime && self.wrote();
-        let touch = touches
-            .then(|| MtimeToSet { source: Arc::clone(&self.source), mtime: self.attrs.mtime });
-        Ok((self.attrs != before, touch))
+        let touches = wrote && after.mtime != before.mtime;
+        let touch =
+            touches.then(|| MtimeToSet { source: Arc::clone(&self.source), mtime: after.mtime });
+        let changed = after != before;
+        self.attrs = after;
+        Ok((changed, touch))
     }
 }
 

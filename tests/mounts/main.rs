@@ -78,6 +78,7 @@ mod service_pods;
 mod service_restart;
 mod service_systemd;
 mod service_units;
+mod set_times;
 mod spoilt;
 mod top;
 mod unchanged;
