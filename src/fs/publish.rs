@@ -73,7 +73,13 @@ impl Filesystem {
         let who = self.0.callers.who(caller);
         let plan = {
             let mut state = self.0.state.lock();
-            self.plan_flush(&mut state, handle, who, dying)
+            let plan = self.plan_flush(&mut state, handle, who, dying);
+            if let Ok(Flush::Publish { id, .. }) = plan
+                && let Some(live) = state.lives.get_mut(id)
+            {
+                live.writers.begin_close();
+            }
+            plan
         };
         let caller = *caller;
         match plan {
@@ -97,20 +103,31 @@ impl Filesystem {
                     && self.has_room_for(bytes_of(seen)) =>
             {
                 let done = self.publish(id, Some((&caller, who)), held);
+                self.end_close(id);
                 self.note_close(began);
                 done.into()
             }
             Ok(Flush::Publish { id, held, seen, .. }) => {
                 let this = self.clone();
                 Answer::later(async move {
-                    this.wait_to_publish(id, bytes_of(seen)).await?;
+                    let waited = this.wait_to_publish(id, bytes_of(seen)).await;
                     let closing = this.clone();
                     let publish = move || closing.publish(id, Some((&caller, who)), held);
-                    let done = crate::task::blocking(publish).await;
+                    let done = match waited {
+                        Ok(()) => crate::task::blocking(publish).await,
+                        Err(errno) => Err(errno),
+                    };
+                    this.end_close(id);
                     this.note_close(began);
                     done
                 })
             }
+        }
+    }
+
+    fn end_close(&self, id: LiveId) {
+        if let Some(live) = self.0.state.lock().lives.get_mut(id) {
+            live.writers.end_close();
         }
     }
 

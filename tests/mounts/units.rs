@@ -10,15 +10,20 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 use crate::harness::command::run;
-use crate::harness::syscall_process::SyscallProcess;
+use crate::harness::node::Site;
+use crate::harness::syscall_process::{CREATE_NEW, SyscallProcess};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes, wanted,
+    Cluster, Io, Must as _, Node, Options, Store, eventually, in_both_modes, sleep_ms, wanted,
 };
 
 use crate::clients::{command, json, python_with};
 
 const LIMIT_MS: u64 = 900_000;
+/// How long a draft without a marker is kept.
+const HOLD_MS: u64 = 10_000;
+/// So large that its digest takes longer than several looks at the drafts.
+const LONG_BYTES: u64 = 3 << 29;
 /// How long an uploaded change may take to be visible on another node, also on a busy machine.
 const SEEN_MS: u64 = 30_000;
 
@@ -356,3 +361,23 @@ fn bad_input_units_under_common_tools(io: Io) {
     }
 }
 in_both_modes!(bad_input_units_under_common_tools);
+
+/// A member that was written for longer than a draft without a marker is kept, and whose close then takes long because
+/// it is large: it belongs to its unit.
+fn p6_units_keep_a_member_that_takes_long(io: Io) {
+    let site = Site::new();
+    let node = Node::start(&site, "m", None, Options::new(io));
+    let (mut writer, dir) = (SyscallProcess::new(), node.at("triton/K"));
+    std::fs::create_dir_all(&dir).must("mkdir");
+    let fd = writer.open(&dir.join("k.ttir"), CREATE_NEW, 0o644).must("open");
+    writer.write(fd, b"begun").must("write");
+    sleep_ms(HOLD_MS + 1000);
+    writer.ftruncate(fd, LONG_BYTES).must("ftruncate");
+    writer.close(fd).must("close");
+    for name in ["k.json", "__grp__k.json"] {
+        write_member(&mut writer, &dir, name, "\"text\"", false);
+    }
+    let there = SyscallProcess::new().stat(&dir.join("k.ttir")).must("stat");
+    assert_eq!(there.size, LONG_BYTES);
+}
+in_both_modes!(p6_units_keep_a_member_that_takes_long);

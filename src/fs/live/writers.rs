@@ -17,6 +17,8 @@ pub(in crate::fs) struct LiveWriters {
     handles: u32,
     /// Those of them that their openers have not closed.
     open: u32,
+    /// Closes that are not answered yet. Their bytes are being published, or wait for room.
+    closes: u32,
     /// It was closed once by a program that was not being killed.
     closed_once: bool,
     /// What the file looked like at the last such close, if others had it open then. These bytes
@@ -32,6 +34,7 @@ impl LiveWriters {
             last: caller,
             handles: 0,
             open: 0,
+            closes: 0,
             closed_once: false,
             closed: None,
         }
@@ -56,6 +59,16 @@ impl LiveWriters {
         self.open -= u32::from(!closed);
     }
 
+    /// Notes that a close begins to publish.
+    pub(in crate::fs) fn begin_close(&mut self) {
+        self.closes += 1;
+    }
+
+    /// Notes that such a close is about to be answered.
+    pub(in crate::fs) fn end_close(&mut self) {
+        self.closes -= 1;
+    }
+
     /// Notes that a program closed the file itself. `look` examines the file.
     pub(in crate::fs) fn note_close(&mut self, look: impl FnOnce() -> Option<Mark>) {
         self.closed_once = true;
@@ -78,6 +91,11 @@ impl LiveWriters {
     /// Reports whether there is a handle that its opener has not closed.
     pub(in crate::fs) fn has_open(&self) -> bool {
         self.open > 0
+    }
+
+    /// Reports whether there is such a handle, or a close that is not answered yet.
+    pub(in crate::fs) fn has_open_or_closes(&self) -> bool {
+        self.has_open() || self.closes > 0
     }
 
     /// Reports whether it was closed once by a program that was not being killed.

@@ -94,8 +94,8 @@ impl DraftWriters {
     }
 }
 
-/// Decides which step is due. `open` says whether a file of the draft is still open for writing.
-/// `writing` matters only if the draft is written.
+/// Decides which step is due. `open` says whether a file of the draft is still open for writing, or being closed: a
+/// close that takes long must find its draft. `writing` matters only if the draft is written.
 fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
     let idle = now.saturating_sub(edition.used());
     if edition.ended {
@@ -106,9 +106,9 @@ fn due(edition: &Edition, writing: Writing, open: bool, now: Duration) -> Due {
     }
     match writing {
         Writing::Killed => Due::End,
-        _ if now < edition.not_before => Due::Nothing,
+        _ if open || now < edition.not_before => Due::Nothing,
         Writing::Exited => Due::Publish,
-        Writing::Goes | Writing::Unseen if idle < UNIT_HOLD || open => Due::Nothing,
+        Writing::Goes | Writing::Unseen if idle < UNIT_HOLD => Due::Nothing,
         Writing::Goes | Writing::Unseen if !edition.open_ended => Due::Publish,
         // An entry point without the files that it names would lead readers to missing or older
         // files.
@@ -315,7 +315,7 @@ fn is_inside(edition: &Edition, dir: &TreePath) -> bool {
 fn is_open(state: &State, edition: &Edition) -> bool {
     let dirs = edition.draft.iter().flat_map(|draft| &draft.dirs);
     let mut lives = dirs.flat_map(|(_, dir)| state.lives.in_directory(*dir));
-    lives.any(|live| live.writers.has_open())
+    lives.any(|live| live.writers.has_open_or_closes() || live.settling.is_on())
 }
 
 #[cfg(test)]
@@ -345,6 +345,7 @@ mod tests {
             (true, Writing::Unseen, true, late, Due::Nothing),
             (true, Writing::Unseen, false, late, Due::End),
             (true, Writing::Exited, false, soon, Due::Publish),
+            (false, Writing::Exited, true, late, Due::Nothing),
             (false, Writing::Killed, true, soon, Due::End),
         ] {
             edition.open_ended = open_ended;
