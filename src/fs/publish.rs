@@ -400,9 +400,17 @@ impl Filesystem {
         let stamps = written.apply();
         if stands {
             if let Some(live) = state.lives.get_mut(id).filter(|live| !live.is_dropped()) {
-                live.part();
-                live.baseline.set_mark(digested.mark);
-                live.lineage.leave(entry.kind);
+                let same = |version: &&mut PublishedVersion| version.digest == digested.digest;
+                match live.version_mut().filter(same) {
+                    // The bytes that an earlier close has published were written again. They are
+                    // not a blob yet.
+                    Some(version) => version.mark = digested.mark,
+                    None => {
+                        live.part();
+                        live.baseline.set_mark(digested.mark);
+                        live.lineage.leave(entry.kind);
+                    }
+                }
                 live.attrs = entry.attrs;
             }
             return Ok(Announced::Done(false));
