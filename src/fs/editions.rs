@@ -2,6 +2,7 @@
 //!
 //! Owns the table of editions. Must never read the namespace or the disk.
 
+pub(super) mod unfinished;
 pub(super) mod version;
 
 use std::collections::{HashMap, HashSet};
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, Watched};
 
+use self::unfinished::Unfinished;
 use self::version::{UnitName, Version};
 use super::shares::Shares;
 use super::who::Who;
@@ -55,6 +57,8 @@ pub(super) struct Edition {
     pub(super) draft: Option<Draft>,
     /// The processes that write it; empty while no process does.
     pub(super) writers: Vec<Writer>,
+    /// The processes whose files were published, or given up, before a marker came.
+    unfinished: Vec<Writer>,
     /// A process that wrote it was killed, or it is unknown how that process ended.
     pub(super) one_killed: bool,
     /// Its directory is being made, so its version must not change.
@@ -89,6 +93,7 @@ impl Edition {
             base,
             draft: None,
             writers: Vec::new(),
+            unfinished: Vec::new(),
             one_killed: false,
             drafting: false,
             ended: false,
@@ -128,9 +133,10 @@ impl Edition {
         true
     }
 
-    /// Ends its writing: it has no writers any more.
-    pub(super) fn rest(&mut self) {
-        self.writers.clear();
+    /// Ends its writing: it has no writers any more. `done` says whether a marker has completed the unit.
+    pub(super) fn rest(&mut self, done: bool) {
+        let writers = std::mem::take(&mut self.writers);
+        self.unfinished = if done { Vec::new() } else { writers };
         (self.one_killed, self.open_ended) = (false, false);
     }
 
@@ -160,6 +166,7 @@ pub(super) struct Editions {
     dirs: HashMap<Ino, EditionId>,
     /// Units that could not get a draft and for which a warning was logged.
     troubled: HashSet<UnitName>,
+    pub(super) unfinished: Unfinished,
     shares: Shares,
     next: u64,
 }
@@ -173,6 +180,7 @@ impl Default for Editions {
             unit_dirs: HashMap::new(),
             dirs: HashMap::new(),
             troubled: HashSet::new(),
+            unfinished: Unfinished::default(),
             shares: Shares::new(EDITIONS_LISTED_MAX),
             next: 0,
         }
@@ -332,6 +340,25 @@ impl Editions {
                     }
                 }
             }
+        }
+    }
+
+    /// Ends the writing of an edition. `done` says whether a marker has completed the unit.
+    pub(super) fn rest(&mut self, id: EditionId, done: bool) {
+        let Some(edition) = self.all.get_mut(&id) else { return };
+        if done {
+            for writer in edition.writers.iter().chain(&edition.unfinished) {
+                self.unfinished.forget(writer.who, &edition.unit);
+            }
+        }
+        edition.rest(done);
+    }
+
+    /// Notes that an edition is about to end that was written to, and not completed.
+    pub(super) fn note_unfinished(&mut self, id: EditionId) {
+        let Some(edition) = self.all.get_mut(&id) else { return };
+        for writer in std::mem::take(&mut edition.unfinished) {
+            self.unfinished.add(writer, &edition.unit, edition.base.mark);
         }
     }
 

@@ -285,3 +285,42 @@ fn p6_units_with_directories_in_them() {
         assert_eq!(get(kernel, &Program::start(), &at("sub/a")), b"1");
     });
 }
+
+/// A process that pauses for longer than its draft is kept goes on with the same version. If another one has
+/// come meanwhile, that one stays, until the process has read it.
+#[test]
+fn p6_units_of_a_writer_that_pauses_have_one_version() {
+    const NAMES: [&str; 3] = ["a", "b", "__grp__.json"];
+    in_both_modes(|kernel| {
+        let (slow, other) = (Program::start(), Program::start());
+        let at = |key: &str, name: &str| format!("triton/{key}/{name}");
+        let puts = |kernel: &mut Kernel<'_>, program: &Program, key: &str, bytes: &str| {
+            for name in NAMES {
+                put(kernel, program, &at(key, name), bytes.as_bytes());
+            }
+        };
+        let shows = |kernel: &mut Kernel<'_>, key: &str, bytes: &str| {
+            let reader = Program::start();
+            for name in NAMES.iter().rev() {
+                let found = get(kernel, &reader, &at(key, name));
+                assert_eq!(String::from_utf8_lossy(&found), bytes, "{key}/{name}");
+            }
+        };
+        for key in ["alone", "early", "late"] {
+            make_dirs(kernel, &slow, &format!("triton/{key}"));
+            put(kernel, &slow, &at(key, "a"), b"ours");
+        }
+        puts(kernel, &other, "early", "theirs");
+        kernel.pass(std::time::Duration::from_secs(12));
+        puts(kernel, &other, "late", "theirs");
+        for (key, stays) in [("alone", "ours"), ("early", "theirs"), ("late", "theirs")] {
+            for name in &NAMES[1..] {
+                put(kernel, &slow, &at(key, name), b"ours");
+            }
+            shows(kernel, key, stays);
+            assert_eq!(get(kernel, &slow, &at(key, "__grp__.json")), stays.as_bytes(), "{key}");
+            puts(kernel, &slow, key, "new");
+            shows(kernel, key, "new");
+        }
+    });
+}

@@ -120,6 +120,7 @@ impl Filesystem {
     ) -> Result<()> {
         let ledger = &self.0.rooms.ledger;
         let turn = ledger.begin();
+        let done = uses.is_none();
         let plan = {
             let mut state = self.0.state.lock();
             let as_decided = |edition: &&Edition| {
@@ -129,7 +130,7 @@ impl Filesystem {
             };
             let Some(edition) = state.editions.get(id).filter(as_decided) else { return Ok(()) };
             let Some(plan) = self.plan(edition) else {
-                rest(&mut state, id, Version::lost());
+                rest(&mut state, id, done, Version::lost());
                 return Ok(());
             };
             plan
@@ -152,7 +153,7 @@ impl Filesystem {
                     if !stamps.is_empty() {
                         // One part is published. The rest of the draft would count as a part of
                         // another version.
-                        rest(&mut self.0.state.lock(), id, Version::lost());
+                        rest(&mut self.0.state.lock(), id, done, Version::lost());
                     }
                     return Err(error);
                 }
@@ -170,7 +171,7 @@ impl Filesystem {
             let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
             // This happens under the same lock: files that are published from now on belong to the
             // next draft.
-            rest(&mut state, id, Version { members, mark, ..Version::default() });
+            rest(&mut state, id, done, Version { members, mark, ..Version::default() });
             revive_stale(&mut state, &ops, &stamps);
             self.note_made(made);
             break state;
@@ -345,10 +346,10 @@ impl Filesystem {
     }
 }
 
-/// Ends the writing of an edition; `version` is what it has published.
-fn rest(state: &mut State, id: EditionId, version: Version) {
-    if let Some(edition) = state.editions.get_mut(id) {
-        edition.rest();
+/// Ends the writing of an edition; `version` is what it has published. `done` says whether a marker has completed it.
+fn rest(state: &mut State, id: EditionId, done: bool, version: Version) {
+    if state.editions.get(id).is_some() {
+        state.editions.rest(id, done);
         // If it has too many members to list them, the mark still identifies the version.
         let bare = Version { mark: version.mark, ..Version::default() };
         let fits =

@@ -192,6 +192,7 @@ impl Filesystem {
     fn begin_edition(&self, unit: &UnitName, shared: Writers, wish: &Wish, version: &Arc<Version>) {
         let mut state = self.0.state.lock();
         let now = self.0.rooms.clock.mono();
+        state.editions.unfinished.forget(wish.who, unit);
         match state.editions.of(wish.who, unit) {
             Some(id) => {
                 let edition = state.editions.get_mut(id);

@@ -207,12 +207,14 @@ impl Filesystem {
         unit: &UnitName,
     ) -> Result<Option<EditionId>, Error> {
         let (user, now) = (caller.uid, self.0.rooms.clock.mono());
-        let (mut base, mut watched) = (None, None);
+        let (mut base, mut watched): (Option<Arc<Version>>, _) = (None, None);
         for _ in 0..DECIDE_TRIES_MAX {
             let known = {
                 let mut state = self.0.state.lock();
                 let mut id = state.editions.to_write(who, user, unit);
                 if let (None, Some(base)) = (id, base.take()) {
+                    let lost = state.editions.unfinished.has_come(who, unit, base.mark);
+                    let base = if lost { Arc::new(Version::lost()) } else { base };
                     id = self.add_edition(&mut state, caller, who, unit, base, shared);
                     if id.is_none() {
                         return Ok(None);

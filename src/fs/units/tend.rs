@@ -139,6 +139,9 @@ impl Filesystem {
                 let Some(edition) = edition else { continue };
                 let due = due(edition, writers.writing, is_open(&state, edition), now);
                 let forgotten = writers.to_forget();
+                if due == Due::End && !edition.is_written() {
+                    state.editions.note_unfinished(id);
+                }
                 if due == Due::Nothing && !forgotten.is_empty() {
                     state.editions.forget_writers(id, forgotten, writers.one_killed);
                 }
