@@ -133,13 +133,6 @@ impl Edition {
         true
     }
 
-    /// Ends its writing: it has no writers any more. `done` says whether a marker has completed the unit.
-    pub(super) fn rest(&mut self, done: bool) {
-        let writers = std::mem::take(&mut self.writers);
-        self.unfinished = if done { Vec::new() } else { writers };
-        (self.one_killed, self.open_ended) = (false, false);
-    }
-
     pub(super) fn base(&self) -> &Arc<Version> {
         &self.base
     }
@@ -343,15 +336,24 @@ impl Editions {
         }
     }
 
-    /// Ends the writing of an edition. `done` says whether a marker has completed the unit.
-    pub(super) fn rest(&mut self, id: EditionId, done: bool) {
+    /// Ends the writing of an edition; `version` is what it has published. `done` says whether that completes what its
+    /// processes have begun: a marker was published, or the directory of the unit goes.
+    pub(super) fn rest(&mut self, id: EditionId, done: bool, version: Version) {
         let Some(edition) = self.all.get_mut(&id) else { return };
+        let writers = std::mem::take(&mut edition.writers);
+        edition.unfinished.retain(|known| writers.iter().all(|writer| writer.who != known.who));
+        edition.unfinished.extend(writers);
+        edition.unfinished.truncate(WRITERS_MAX);
+        (edition.one_killed, edition.open_ended) = (false, false);
         if done {
-            for writer in edition.writers.iter().chain(&edition.unfinished) {
+            for writer in edition.unfinished.drain(..) {
                 self.unfinished.forget(writer.who, &edition.unit);
             }
         }
-        edition.rest(done);
+        // If it has too many members to list them, the mark still identifies the version.
+        let bare = Version { mark: version.mark, ..Version::default() };
+        let fits = self.rebase(id, version.into()) || self.rebase(id, bare.into());
+        debug_assert!(fits, "a version without members fits where the edition did");
     }
 
     /// Notes that an edition is about to end that was written to, and not completed.

@@ -27,7 +27,7 @@ use super::kept::Kept;
 use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
-use crate::local::{FileTimes, Lodged, StagedPath};
+use crate::local::{Lodged, StagedPath};
 use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::Stamp;
 use crate::sync::{HOLD_MAX, HoldToken};
@@ -40,11 +40,11 @@ pub(super) use self::lineage::Lineage;
 const BLOCK_BYTES: u64 = 512;
 
 /// What a staging file looked like at some moment. Equal marks mean that nothing was written in
-/// between, even if a program has set the time back.
+/// between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Mark {
     pub(super) size: u64,
-    times: FileTimes,
+    mtime: (i64, i64),
 }
 
 impl Mark {
@@ -54,13 +54,13 @@ impl Mark {
 
     /// Returns the mark of an empty file that was made in staging, and that nothing has touched.
     pub(super) fn of_new(staged: &StagedPath) -> Self {
-        Self { size: 0, times: staged.made() }
+        Self { size: 0, mtime: staged.made() }
     }
 
     /// Returns the mark, and how many bytes the file takes on the disk.
     pub(super) fn and_disk_bytes(file: &File) -> io::Result<(Self, u64)> {
         let meta = file.metadata()?;
-        let mark = Self { size: meta.len(), times: FileTimes::of(&meta) };
+        let mark = Self { size: meta.len(), mtime: (meta.mtime(), meta.mtime_nsec()) };
         Ok((mark, meta.blocks().saturating_mul(BLOCK_BYTES)))
     }
 
@@ -69,9 +69,13 @@ impl Mark {
         Self { size, ..self }
     }
 
+    /// Returns a mark of this size that no file has.
+    pub(super) fn of_no_file(self) -> Self {
+        Self { mtime: (0, -1), ..self }
+    }
+
     pub(super) fn mtime(&self) -> Time {
-        let (secs, nanos) = self.times.written;
-        Time { secs, nanos: nanos as u32 }
+        Time { secs: self.mtime.0, nanos: self.mtime.1 as u32 }
     }
 }
 
@@ -383,12 +387,19 @@ impl Live {
         }
         let mut after = before.clone();
         edit(&mut after)?;
-        let touches = wrote && after.mtime != before.mtime;
-        let touch =
-            touches.then(|| MtimeToSet { source: Arc::clone(&self.source), mtime: after.mtime });
-        let changed = after != before;
+        let (touches, changed) = (wrote && after.mtime != before.mtime, after != before);
         self.attrs = after;
-        Ok((changed, touch))
+        if !touches {
+            return Ok((changed, None));
+        }
+        // The file may get the time, and so the mark, that it had before it was written.
+        let mark = self.mark().of_no_file();
+        match self.version_mut() {
+            Some(version) => version.mark = mark,
+            None => self.baseline.set_mark(mark),
+        }
+        let (source, mtime) = (Arc::clone(&self.source), self.attrs.mtime);
+        Ok((changed, Some(MtimeToSet { source, mtime })))
     }
 }
 

@@ -26,6 +26,6 @@ pub use journal::{Journal, Note, Record, Seq, Torn};
 pub use leftovers::Leftover;
 pub use lock_owners::{LockOwner, LockOwners};
 pub use seal::{Seal, hash_file};
-pub use shelf::{FileTimes, StagedPath};
+pub use shelf::StagedPath;
 pub use staging::Staging;
 pub use whole::is_whole;

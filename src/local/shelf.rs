@@ -2,7 +2,7 @@
 //!
 //! Owns a name until it is dropped, which removes its file, or until the file gets another name.
 
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ impl Shelf {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{number:016x}"));
         let (shelf, bytes) = (Arc::clone(self), AtomicU64::new(0));
-        StagedPath { path, shelf, bytes, made: FileTimes::default(), consumed: false }
+        StagedPath { path, shelf, bytes, made: (0, 0), consumed: false }
     }
 
     pub(super) fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
@@ -64,7 +64,7 @@ impl Shelf {
         let found = file.metadata();
         let found =
             found.map_err(|e| Error::io(format!("examine {}", staged.path().display()), e))?;
-        staged.made = FileTimes::of(&found);
+        staged.made = (found.mtime(), found.mtime_nsec());
         Ok((file, staged))
     }
 }
@@ -75,31 +75,14 @@ pub struct StagedPath {
     path: PathBuf,
     shelf: Arc<Shelf>,
     bytes: AtomicU64,
-    made: FileTimes,
+    made: (i64, i64),
     consumed: bool,
 }
 
-/// When a file was written, and when anything of it was changed, in seconds and nanoseconds since the Unix epoch. A
-/// program can set the first one to any time, and never the second one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct FileTimes {
-    /// `st_mtime`.
-    pub written: (i64, i64),
-    /// `st_ctime`.
-    pub changed: (i64, i64),
-}
-
-impl FileTimes {
-    /// Returns the times of an examined file.
-    pub fn of(found: &Metadata) -> Self {
-        let written = (found.mtime(), found.mtime_nsec());
-        Self { written, changed: (found.ctime(), found.ctime_nsec()) }
-    }
-}
-
 impl StagedPath {
-    /// Returns the times of the empty file when it was made. They are known without a system call.
-    pub fn made(&self) -> FileTimes {
+    /// Returns the modification time of the empty file when it was made, in seconds and
+    /// nanoseconds since the Unix epoch. It is known without a system call.
+    pub fn made(&self) -> (i64, i64) {
         self.made
     }
 

@@ -362,8 +362,8 @@ fn bad_input_units_under_common_tools(io: Io) {
 }
 in_both_modes!(bad_input_units_under_common_tools);
 
-/// A member that was written for longer than a draft without a marker is kept, and whose close then takes long because
-/// it is large: it belongs to its unit.
+/// A member stays in its unit although it is open for longer than a draft without a marker is kept, and its close
+/// takes long because it is large.
 fn p6_units_keep_a_member_that_takes_long(io: Io) {
     let site = Site::new();
     let node = Node::start(&site, "m", None, Options::new(io));

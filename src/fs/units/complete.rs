@@ -130,7 +130,7 @@ impl Filesystem {
             };
             let Some(edition) = state.editions.get(id).filter(as_decided) else { return Ok(()) };
             let Some(plan) = self.plan(edition) else {
-                rest(&mut state, id, done, Version::lost());
+                state.editions.rest(id, done, Version::lost());
                 return Ok(());
             };
             plan
@@ -153,7 +153,7 @@ impl Filesystem {
                     if !stamps.is_empty() {
                         // One part is published. The rest of the draft would count as a part of
                         // another version.
-                        rest(&mut self.0.state.lock(), id, done, Version::lost());
+                        self.0.state.lock().editions.rest(id, done, Version::lost());
                     }
                     return Err(error);
                 }
@@ -171,7 +171,7 @@ impl Filesystem {
             let members = stamped.map(|(m, stamp)| Member { stamp: *stamp, ..m }).collect();
             // This happens under the same lock: files that are published from now on belong to the
             // next draft.
-            rest(&mut state, id, done, Version { members, mark, ..Version::default() });
+            state.editions.rest(id, done, Version { members, mark, ..Version::default() });
             revive_stale(&mut state, &ops, &stamps);
             self.note_made(made);
             break state;
@@ -343,18 +343,6 @@ impl Filesystem {
             ledger.publish(part.to_vec())?;
         }
         Ok(())
-    }
-}
-
-/// Ends the writing of an edition; `version` is what it has published. `done` says whether a marker has completed it.
-fn rest(state: &mut State, id: EditionId, done: bool, version: Version) {
-    if state.editions.get(id).is_some() {
-        state.editions.rest(id, done);
-        // If it has too many members to list them, the mark still identifies the version.
-        let bare = Version { mark: version.mark, ..Version::default() };
-        let fits =
-            state.editions.rebase(id, version.into()) || state.editions.rebase(id, bare.into());
-        debug_assert!(fits, "a version without members fits where the edition did");
     }
 }
 

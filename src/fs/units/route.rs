@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use hearthfs_mount::{Caller, Errno, Ino, Reply};
+use hearthfs_mount::{Caller, Errno, Ino, Reply, Watched};
 
 use crate::error::Error;
 use crate::fs::editions::version::{UnitName, Version, current, part_of};
@@ -207,13 +207,17 @@ impl Filesystem {
         unit: &UnitName,
     ) -> Result<Option<EditionId>, Error> {
         let (user, now) = (caller.uid, self.0.rooms.clock.mono());
-        let (mut base, mut watched): (Option<Arc<Version>>, _) = (None, None);
+        let mut base: Option<Arc<Version>> = None;
+        let mut watched: Option<Option<Arc<Watched>>> = None;
         for _ in 0..DECIDE_TRIES_MAX {
             let known = {
                 let mut state = self.0.state.lock();
                 let mut id = state.editions.to_write(who, user, unit);
                 if let (None, Some(base)) = (id, base.take()) {
-                    let lost = state.editions.unfinished.has_come(who, unit, base.mark);
+                    let process = watched.as_ref().and_then(Option::as_ref);
+                    let unfinished = &state.editions.unfinished;
+                    let came = |process| unfinished.has_come((who, process), unit, base.mark);
+                    let lost = process.is_some_and(came);
                     let base = if lost { Arc::new(Version::lost()) } else { base };
                     id = self.add_edition(&mut state, caller, who, unit, base, shared);
                     if id.is_none() {

@@ -122,6 +122,7 @@ impl Filesystem {
     /// ended, and of those that have stopped writing. Blocks.
     pub fn tend_editions(&self) {
         let now = self.0.rooms.clock.mono();
+        self.forget_ended();
         let all: Vec<(EditionId, u64, Vec<Writer>, bool)> = {
             let state = self.0.state.lock();
             let look = |(id, edition): (EditionId, &Edition)| {
@@ -148,6 +149,14 @@ impl Filesystem {
                 due
             };
             self.carry_out_due(id, due, Some(uses));
+        }
+    }
+
+    /// Forgets the processes that have ended and left a unit unfinished.
+    fn forget_ended(&self) {
+        let all = self.0.state.lock().editions.unfinished.processes();
+        for (who, process) in all.iter().filter(|(_, process)| process.end().is_some()) {
+            self.0.state.lock().editions.unfinished.end(*who, process);
         }
     }
 
