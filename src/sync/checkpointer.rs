@@ -183,9 +183,9 @@ impl Checkpointer {
     }
 
     /// Writes a checkpoint or a bundle if one is due and no other node has written it. A failure is
-    /// retried later.
+    /// retried later. Waits for one that is being written: a node that drains must not end before.
     pub async fn write_if_due(&self) {
-        let Ok(_writing) = self.0.writing.try_lock() else { return };
+        let _writing = self.0.writing.lock().await;
         if !self.is_due() {
             return;
         }

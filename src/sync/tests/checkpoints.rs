@@ -426,3 +426,25 @@ fn what_is_written_while_a_node_folds_for_minutes_is_in_its_checkpoint() {
         assert!(fresh.entry("late").is_some());
     });
 }
+
+#[test]
+fn a_drain_waits_for_a_checkpoint_that_is_being_written() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..260 {
+            a.send(&format!("f{}", n % 50), &content(n, 40)).await;
+            world.clock.advance(Duration::from_millis(20));
+        }
+        a.fail("latency_ms=300");
+        let draining = async {
+            // The other has begun meanwhile.
+            crate::clock::sleep(Duration::from_millis(100)).await;
+            a.engine.drain(Duration::from_mins(1), |_| ()).await;
+            world.store.keys().await.iter().any(|key| key.starts_with("checkpoints/"))
+        };
+        let periodic = a.engine.checkpointer().unwrap().write_if_due();
+        let ((), written) = futures::join!(periodic, draining);
+        assert!(written, "the drain ended before");
+    });
+}
