@@ -431,12 +431,15 @@ static int races(void);
 
 int main(void) {
   static char line[LINE_MAX_BYTES];
+  /* A shell starts what it runs in the background with these signals ignored, and a test may send them. */
+  signal(SIGINT, SIG_DFL);
+  signal(SIGQUIT, SIG_DFL);
   while (fgets(line, sizeof line, stdin)) {
     argc_now = 0;
     for (char *at = strtok(line, " \n"); at && argc_now < ARGS_MAX; at = strtok(NULL, " \n")) args[argc_now++] = at;
     if (argc_now == 0) continue;
     if (!files() && !names() && !processes() && !users() && !races()) {
-      fprintf(stderr, "hand: unknown request %s\n", args[0]);
+      fprintf(stderr, "syscall process: unknown request %s\n", args[0]);
       return 92;
     }
   }
