@@ -322,9 +322,7 @@ fn bad_input_checkpoints_in_the_store() {
     let options = checkpoints::options(Io::best());
     let cluster = Cluster::with(Store::dir, &options);
     checkpoints::fill(&cluster);
-    cluster.settle();
-    cluster.a.drain();
-    let written = cluster.store.objects_in(keys::CHECKPOINTS);
+    let written = checkpoints::written(&cluster);
     let newest = written.last().must("a checkpoint");
     let good = std::fs::read(newest).must("read a checkpoint");
     let all = tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);

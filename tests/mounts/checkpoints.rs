@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use hearthfs::remote::keys;
 use hearthfs::stamp::Stamp;
 
 use crate::harness::body::{self, Id};
@@ -47,6 +48,22 @@ pub(crate) fn fill(cluster: &Cluster) -> u64 {
     seq
 }
 
+/// Returns the checkpoints of a store whose log is long enough for one.
+pub(crate) fn written(cluster: &Cluster) -> Vec<PathBuf> {
+    // A checkpoint that is due is written when a node ends, and at a drain.
+    cluster.settle();
+    cluster.a.drain();
+    eventually(WRITTEN_WITHIN_MS, "a checkpoint", || {
+        let mut found = cluster.store.objects_in(keys::CHECKPOINTS);
+        // Bundles are there, too.
+        found.retain(|at| {
+            let name = at.file_name().and_then(|name| name.to_str());
+            name.and_then(keys::checkpoint_stamp).is_some()
+        });
+        if found.is_empty() { Err(cluster.a.log() + &cluster.b.log()) } else { Ok(found) }
+    })
+}
+
 /// The options of nodes in these tests: one commit for each file.
 pub(crate) fn options(io: Io) -> Options {
     Options::new(io).delay("10ms")
@@ -63,14 +80,7 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
     let mut process = SyscallProcess::new();
     process.unlink(&cluster.a.at("f1")).must("unlink");
     process.chmod(&cluster.a.at("dir"), 0o700).must("chmod");
-    // A checkpoint that is due is written when a node ends, and at a drain.
-    cluster.settle();
-    cluster.a.drain();
-    let written = eventually(WRITTEN_WITHIN_MS, "a checkpoint", || {
-        let mut found = cluster.store.objects_in("checkpoints");
-        found.retain(|at| at.extension().is_none_or(|end| end != "bundle"));
-        if found.is_empty() { Err(cluster.a.log() + &cluster.b.log()) } else { Ok(found) }
-    });
+    let written = written(cluster);
     // A running node must have read what is removed; the grace time ensures that.
     tree::converge(&cluster.a.mount, &cluster.b.mount, 20_000);
     let latest = written.iter().map(|at| time_of(at)).max().must("a checkpoint");
@@ -109,16 +119,14 @@ pub(crate) fn without_the_log(cluster: &Cluster, io: Io) {
 fn checkpoints_that_are_damaged_are_passed_over() {
     let cluster = Cluster::with(Store::dir, &options(Io::best()));
     fill(&cluster);
-    cluster.settle();
-    cluster.a.drain();
-    for checkpoint in cluster.store.objects_in("checkpoints") {
+    for checkpoint in written(&cluster) {
         let bytes = std::fs::read(&checkpoint).must("read a checkpoint");
         std::fs::write(&checkpoint, &bytes[..bytes.len() / 2]).must("cut it off");
     }
     let c = Node::start(&cluster.site, "c", Some(&cluster.store), options(Io::best()));
     tree::converge(&cluster.a.mount, &c.mount, 60_000);
     let said = c.log().matches("a checkpoint cannot be used").count();
-    let there = cluster.store.objects_in("checkpoints").len();
+    let there = cluster.store.objects_in(keys::CHECKPOINTS).len();
     assert!(
         (1..=there).contains(&said),
         "reported {said} times for {there} checkpoints: {}",

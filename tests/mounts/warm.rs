@@ -258,7 +258,7 @@ fn commands_warm_ends_with_its_process() {
     let cluster = Cluster::with(Store::s3, &options);
     written(&cluster.a, &cluster.b, &["jax/one"]);
     cluster.store.trouble(Trouble::Hang);
-    // A shell starts what it runs in the background with this signal ignored, and so do its tests.
+    // If a shell runs the tests in the background, they ignore this signal, and what they start inherits that.
     let mut command = Command::new("env");
     command.args(["--default-signal=INT", env!("CARGO_BIN_EXE_hearthfs"), "warm"]);
     crate::harness::node::dress(&mut command, cluster.site.path());

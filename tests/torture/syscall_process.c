@@ -431,7 +431,7 @@ static int races(void);
 
 int main(void) {
   static char line[LINE_MAX_BYTES];
-  /* A shell starts what it runs in the background with these signals ignored, and a test may send them. */
+  /* A test may send these. If a shell runs the tests in the background, they ignore them, and this process inherits that. */
   signal(SIGINT, SIG_DFL);
   signal(SIGQUIT, SIG_DFL);
   while (fgets(line, sizeof line, stdin)) {
