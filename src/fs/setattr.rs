@@ -29,14 +29,22 @@ use crate::namespace::{Attrs, Entry, EntryKind, Op};
 enum Resize {
     /// The change is done, or there is nothing to do.
     Done,
-    /// This file has to be truncated, without the lock.
-    Cut(Arc<Source>),
+    /// This file has to be truncated, without the lock of the state.
+    Cut(ToCut),
     /// The published bytes have to be preserved first.
     Keep(LiveId),
     /// Its writers have closed the file, and it is about to be a blob.
     Wait(watch::Receiver<()>),
     /// A whole new version has to be published.
     Publish(Box<BeginBase>),
+}
+
+/// A live file that is to be truncated.
+#[derive(Clone, Copy)]
+struct ToCut {
+    id: LiveId,
+    /// A descriptor of the caller keeps the file from ending.
+    held: bool,
 }
 
 impl Filesystem {
@@ -130,7 +138,7 @@ impl Filesystem {
                     true => Resize::Done,
                     false if live.version().is_some() => Resize::Keep(id),
                     // Its writers go on with the file.
-                    false => self.cut(live, wish),
+                    false => self.cut(ToCut { id, held: by_handle.is_some() }, live, wish),
                 });
             }
             // Its writers have closed it, and its name leads to the version that they closed.
@@ -152,11 +160,35 @@ impl Filesystem {
 
     /// Decides to truncate a file that others may be writing. That clears the set-user-id and
     /// set-group-id bits.
-    fn cut(&self, live: &mut Live, wish: &Wish) -> Resize {
+    fn cut(&self, cut: ToCut, live: &mut Live, wish: &Wish) -> Resize {
         if wish.caller.uid != 0 {
             self.drop_privileges(&wish.caller, &mut live.attrs);
         }
-        Resize::Cut(Arc::clone(&live.source))
+        Resize::Cut(cut)
+    }
+
+    /// Truncates a file that others may be writing. Returns false if the file was closed meanwhile: it may
+    /// be a blob by now, or about to be one, and what to do must be decided again. Blocks.
+    fn cut_open(&self, cut: ToCut, size: u64) -> Reply<bool> {
+        let Some(lock) = self.0.state.lock().lives.get(cut.id).map(|live| live.settling.lock())
+        else {
+            return Ok(false);
+        };
+        // No close digests the file meanwhile, and no RELEASE makes it a blob.
+        let _one_at_a_time = lock.lock();
+        let Some(source) = self.source_to_cut(cut) else { return Ok(false) };
+        source.backing.file().set_len(size)?;
+        // A close that was examined before the truncation does not publish it.
+        Ok(self.source_to_cut(cut).is_some())
+    }
+
+    /// Returns the file of a live file, unless that was closed.
+    fn source_to_cut(&self, cut: ToCut) -> Option<Arc<Source>> {
+        let state = self.0.state.lock();
+        let live = state.lives.get(cut.id).filter(|live| !live.settling.is_on())?;
+        let alone = live.is_dropped() || live.place().is_none();
+        let open = live.version().is_none() && (cut.held || live.writers.has_open());
+        (alone || open).then(|| Arc::clone(&live.source))
     }
 
     /// Decides how the size of the file under the inode's name is changed. If that is another
@@ -196,12 +228,16 @@ impl Filesystem {
         let link = published.entry.link;
         let same =
             |live: &&mut Live| live.writers.has_open() && live.continues(published.stamp, link);
-        if let Some(live) = joinable.and_then(|id| state.lives.get_mut(id)).filter(same) {
+        let live = joinable.and_then(|id| Some((id, state.lives.get_mut(id).filter(same)?)));
+        if let Some((id, live)) = live {
             if live.settling.is_on() {
                 return Ok(Resize::Wait(live.settling.subscribe()));
             }
-            let done = live.file().metadata()?.len() == size;
-            return Ok(if done { Resize::Done } else { self.cut(live, wish) });
+            return Ok(match live.file().metadata()?.len() == size {
+                true => Resize::Done,
+                false if live.version().is_some() => Resize::Keep(id),
+                false => self.cut(ToCut { id, held: false }, live, wish),
+            });
         }
         if has_size(&published.entry, size) {
             return Ok(Resize::Done);
@@ -223,9 +259,11 @@ impl Filesystem {
         loop {
             match step {
                 Resize::Done => return Ok(false),
-                Resize::Cut(source) => {
-                    let cut = move || source.backing.file().set_len(size).map_err(Errno::from);
-                    return crate::task::blocking(cut).await.map(|()| false);
+                Resize::Cut(cut) => {
+                    let this = self.clone();
+                    if crate::task::blocking(move || this.cut_open(cut, size)).await? {
+                        return Ok(false);
+                    }
                 }
                 Resize::Keep(id) => {
                     let this = self.clone();

@@ -81,6 +81,7 @@ mod service_units;
 mod set_times;
 mod spoilt;
 mod top;
+mod truncations;
 mod unchanged;
 mod unit_kills;
 mod units;
