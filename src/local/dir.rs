@@ -437,7 +437,13 @@ impl Life {
         match life.write(v1, false) {
             // A full disk is no reason to refuse to serve what it holds. Without a record, the next
             // start is in doubt, which is always safe.
-            Err(e) if !fresh && e.kind() == io::ErrorKind::StorageFull => {
+            Err(e)
+                if !fresh
+                    && matches!(
+                        e.kind(),
+                        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+                    ) =>
+            {
                 tracing::warn!(path = %v1.display(), error = %e, "the disk is full");
                 for name in ["state.next", "state"] {
                     match fs::remove_file(v1.join(name)) {

@@ -15,7 +15,8 @@ use crate::digest::Digest;
 /// The folder to which they are moved, so that their names do not collide with those of this run.
 const FOLDER: &str = "left";
 
-/// One staging file of an earlier run; dropping it removes the file.
+/// One staging file of an earlier run. It may be the only copy of a closed file, so it stays until
+/// it is removed explicitly: a start that fails or is refused loses nothing.
 #[derive(Debug)]
 pub struct Leftover {
     path: PathBuf,
@@ -28,6 +29,13 @@ impl Leftover {
         self.size
     }
 
+    /// Removes the file: its bytes are a blob now, or no entry names them.
+    pub fn remove(self) {
+        if let Err(error) = gone(fs::remove_file(&self.path)) {
+            tracing::debug!(path = %self.path.display(), %error, "a leftover of an earlier run is not removed");
+        }
+    }
+
     /// Copies its bytes and returns the digest of the copy.
     ///
     /// # Errors
@@ -38,17 +46,6 @@ impl Leftover {
         let mut writer = to;
         io::copy(&mut from, &mut writer)?;
         hash_file(to, self.size)
-    }
-}
-
-impl Drop for Leftover {
-    fn drop(&mut self) {
-        match fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::debug!(path = %self.path.display(), %error, "a leftover of an earlier run is not removed");
-            }
-            _ => {}
-        }
     }
 }
 
@@ -91,9 +88,10 @@ pub(super) fn put_aside(staging: &Path) -> io::Result<Vec<Leftover>> {
 fn keep(path: PathBuf, left: &mut Vec<Leftover>) -> io::Result<()> {
     let found = fs::symlink_metadata(&path)?;
     let leftover = Leftover { path, size: found.len() };
-    // Dropping an empty file removes it.
     if found.is_file() && found.len() > 0 {
         left.push(leftover);
+    } else {
+        leftover.remove();
     }
     Ok(())
 }

@@ -204,7 +204,7 @@ mod tests {
             // This run stops before it has examined them.
             let left = Staging::open(&dir).unwrap().take_leftovers();
             assert_eq!(left.iter().map(Leftover::size).collect::<Vec<_>>(), [1]);
-            left.into_iter().for_each(std::mem::forget);
+            drop(left);
             fs::write(folder.join("0000000000000000"), b"later").unwrap();
             folder
         };
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(sizes, [1, 5]);
         let small = left.iter().find(|left| left.size() == 1).unwrap();
         assert_eq!(small.copy_to(&copy).unwrap(), crate::digest::Digest::of(b"x"));
-        drop(left);
+        left.into_iter().for_each(Leftover::remove);
         assert_eq!(fs::read_dir(folder.join("left")).unwrap().count(), 0);
         assert!(Staging::open(&dir).unwrap().take_leftovers().is_empty());
         assert!(staged.path().exists());

@@ -116,13 +116,18 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
                 scan.damaged += 1;
                 at += length;
             }
-            found @ (SegmentFind::Short | SegmentFind::Nothing) => {
+            // Its payload is what is left, and is not searched for records: it may hold any bytes, also
+            // those of a record that a program has made.
+            SegmentFind::Short => {
+                scan.torn_at = Some(at as u64);
+                break;
+            }
+            SegmentFind::Nothing => {
                 if let Some(distance) = next_record(rest) {
                     scan.damaged += 1;
                     at += distance;
                 } else {
-                    let torn = matches!(found, SegmentFind::Short) || rest.iter().all(|b| *b == 0);
-                    scan.damaged += u64::from(!torn);
+                    scan.damaged += u64::from(rest.iter().any(|b| *b != 0));
                     scan.torn_at = Some(at as u64);
                     break;
                 }

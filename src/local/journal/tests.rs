@@ -160,6 +160,27 @@ fn p1_whole_or_nothing_a_forged_record_in_a_name_is_not_replayed() {
     assert_eq!(numbers(&records), [3]);
 }
 
+/// A record that is cut off is the last one of its segment: what is left of its payload is not searched.
+#[test]
+fn p1_whole_or_nothing_a_forged_record_in_a_torn_one_is_not_replayed() {
+    let fixture = Fixture::new();
+    let mut forged = record::encode(&[change(666)], &Note::default()).unwrap();
+    record::finish(&mut forged, 1 << 40);
+    forged.extend_from_slice(&[b'A'; 300]);
+    let mut entry = Entry::directory(0, 0, 0, Time::default());
+    entry.kind = crate::namespace::EntryKind::Symlink { target: forged.into() };
+    {
+        let (_dir, journal, _) = fixture.open();
+        journal.append(&[change(1)]).unwrap();
+        journal.append(&[Change { op: Op::Put(entry), ..change(2) }]).unwrap();
+    }
+    let file = fixture.files()[0].clone();
+    let size = fs::metadata(&file).unwrap().len();
+    File::options().write(true).open(&file).unwrap().set_len(size - 200).unwrap();
+    let (_dir, _journal, records) = fixture.open();
+    assert_eq!(numbers(&records), [1]);
+}
+
 #[test]
 fn a_newer_journal_is_refused_and_left_alone() {
     let fixture = Fixture::new();

@@ -168,27 +168,28 @@ impl Ledger {
             missing.extend(contents.filter(|(_, size)| sizes.contains(size)));
         });
         missing.retain(|digest, _| !self.0.disk.blobs.contains(digest));
-        let mut adopted = 0_usize;
-        for file in &left {
+        let (files, mut adopted) = (left.len(), 0_usize);
+        for file in left {
             if !missing.values().any(|size| *size == file.size()) {
+                file.remove();
                 continue;
             }
-            match self.adopt_leftover(file, &missing) {
+            match self.adopt_leftover(&file, &missing) {
                 Ok(Some(digest)) => {
                     missing.remove(&digest);
                     adopted += 1;
+                    file.remove();
                 }
-                Ok(None) => {}
+                Ok(None) => file.remove(),
                 Err(error) => {
-                    tracing::warn!(error = error.chain(), "a file of an earlier run is lost");
+                    tracing::warn!(
+                        error = error.chain(),
+                        "a file that an earlier run left in staging cannot be used yet; the next start tries again"
+                    );
                 }
             }
         }
-        tracing::info!(
-            files = left.len(),
-            adopted,
-            "examined the files that an earlier run left in staging"
-        );
+        tracing::info!(files, adopted, "examined the files that an earlier run left in staging");
     }
 
     fn adopt_leftover(

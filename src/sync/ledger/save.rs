@@ -51,8 +51,10 @@ impl Ledger {
         }
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
-            if unsure {
-                self.0.disk.journal.sync()?;
+            if unsure && let Err(error) = self.0.disk.journal.sync() {
+                // What was gathered is lost with this batch. The next save fills the index again.
+                self.0.disk.index.renew();
+                return Err(error);
             }
             if last {
                 let news = self.0.disk.blobs.news();

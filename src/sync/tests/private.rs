@@ -2,6 +2,7 @@
 
 use super::checkpoints::checkpoint;
 use super::harness::*;
+use crate::digest::Digest;
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
 use crate::remote::fault::Faults;
@@ -182,6 +183,29 @@ fn a_shared_mount_after_a_private_one() {
             let p = private(&world, p.crash());
             assert_eq!(mode(&p, "left"), Some(0o640), "saved: {saved}");
         }
+    });
+}
+
+/// A start that is refused has changed nothing: what an earlier run has left in staging may be the
+/// only copy of a closed file.
+#[test]
+fn p4_local_durable_a_refused_start_keeps_what_was_left_in_staging() {
+    run(async {
+        let world = World::new();
+        let node = world.node();
+        node.write("f", b"the only copy");
+        let dir = node.dir();
+        let root = node.crash();
+        let digest = Digest::of(b"the only copy");
+        let blob = dir.join("blobs").join(digest.shard()).join(digest.to_string());
+        std::fs::rename(blob, dir.join("staging").join("0000000000000000")).unwrap();
+        let refused = World { private: true, ..world.clone() };
+        for _ in 0..2 {
+            assert!(refused.try_engine(root.path(), Some(&Faults::none())).is_err());
+        }
+        let node = world.node_at(root);
+        assert_eq!(node.read("f").await, Some(b"the only copy".to_vec()));
+        assert_eq!(std::fs::read_dir(dir.join("staging").join("left")).unwrap().count(), 0);
     });
 }
 
