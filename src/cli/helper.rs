@@ -263,6 +263,19 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
             (_, None, _) => return Err(unknown(name)),
         }
     }
+    let writes = |is_ro: bool| {
+        let is_it = |one: &&FlagValue| one.key == "mount.writes" && (one.flag == "-o ro") == is_ro;
+        meaning.flags.values.iter().find(is_it)
+    };
+    if let (Some(_), Some(other)) = (writes(true), writes(false))
+        && other.value != "none"
+    {
+        let value = &other.value;
+        return Err(Failure::refused(format!(
+            "the options `ro` and `writes={value}` contradict each other"
+        ))
+        .hint("leave one of them out"));
+    }
     (meaning.flags.file, meaning.no_exec) = (file, no_exec);
     Ok(meaning)
 }
@@ -344,6 +357,7 @@ mod tests {
             values(list),
             [pair("log.level", "info,hearthfs::sync=debug"), pair("expiry.age", "never")]
         );
+        assert_eq!(values("none /m -o ro,writes=none").len(), 2);
         let found = meaning(&asked("none /m -o noexec,config=/etc/c.toml").expect("parsed"));
         let found = found.expect("understood");
         assert!(found.no_exec);
@@ -364,6 +378,8 @@ mod tests {
             ("remount,ro", &["unmount it and mount again"]),
             ("cache_sise=1GiB", &["did you mean `cache_size`?", "drain_deadline", "noexec"]),
             ("cache_size", &["needs a value", "cache_size=50GiB"]),
+            ("ro,writes=shared", &["contradict", "`ro`", "writes=shared"]),
+            ("writes=private,ro", &["contradict"]),
             ("url=s3://b", &["unknown option `url`"]),
             ("directory=/x", &["unknown option `directory`"]),
         ] {

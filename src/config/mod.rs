@@ -165,7 +165,8 @@ fn find_file(flags: &Flags, around: &Surroundings) -> Option<PathBuf> {
     let named = flags.file.clone().or_else(|| around.variable("HEARTHFS_CONFIG").map(Into::into));
     match named {
         Some(path) => Some(around.absolute(&path)),
-        None => config_files(around).into_iter().find(|path| path.exists()),
+        // A link whose target is missing is a mistake, which reading it reports.
+        None => config_files(around).into_iter().find(|path| path.symlink_metadata().is_ok()),
     }
 }
 
