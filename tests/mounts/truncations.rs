@@ -1,11 +1,11 @@
 //! Programs that truncate a file by its name while others write it.
 
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::harness::{Cluster, Io, Must as _, SyscallProcess, in_both_modes};
 
-/// How long the programs race.
-const RACE: Duration = Duration::from_secs(3);
+/// How often the file is rewritten.
+const REWRITES: u64 = 2000;
 const BYTES: usize = 8;
 
 /// One program rewrites a file again and again, and another truncates it by its name. The file is never
@@ -14,21 +14,21 @@ fn truncations_beside_closes_lose_nothing(io: Io) {
     let cluster = Cluster::two(io);
     let path = cluster.a.at("file");
     SyscallProcess::new().put(&path, &[b'x'; BYTES]).must("put");
-    let end = Instant::now() + RACE;
+    let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut process = SyscallProcess::new();
             for n in 0.. {
-                if Instant::now() > end {
+                if done.load(Ordering::Relaxed) {
                     break;
                 }
                 process.truncate(&path, n % 5).must("truncate");
             }
         });
         let mut process = SyscallProcess::new();
-        while Instant::now() < end {
-            process.put(&path, &[b'x'; BYTES]).must("rewrite");
-        }
+        let rewritten = (0..REWRITES).try_for_each(|_| process.put(&path, &[b'x'; BYTES]));
+        done.store(true, Ordering::Relaxed);
+        rewritten.must("rewrite");
     });
     for node in [&cluster.a, &cluster.b] {
         cluster.settle();
