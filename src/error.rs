@@ -83,7 +83,8 @@ impl Error {
     }
 }
 
-fn kind_of_io(error: &std::io::Error) -> Kind {
+/// Returns the kind of a failure of the operating system.
+pub(crate) fn kind_of_io(error: &std::io::Error) -> Kind {
     use rustix::io::Errno;
     use std::io::ErrorKind as Io;
     // The standard library has no kind for it.

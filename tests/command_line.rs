@@ -388,6 +388,9 @@ fn run_sets_variables_and_keeps_the_users() {
     assert!(fake.is_mounted(), "a mount that run did not make stays");
 }
 
+/// Resets a signal that is ignored if a shell has started the tests in the background.
+const DEFAULT_SIGINT: &[&str] = &["env", "--default-signal=INT"];
+
 #[test]
 fn run_passes_the_end_of_its_command_on() {
     let bench = Bench::new();
@@ -399,7 +402,7 @@ fn run_passes_the_end_of_its_command_on() {
     assert_eq!(run(&["/no/such/command"]).code(), Some(127));
     assert_eq!(run(&["/etc/passwd"]).code(), Some(126));
     for signal in [9, 15, 2, 6] {
-        let status = run(&["sh", "-c", &format!("kill -{signal} $$")]);
+        let status = run(&[DEFAULT_SIGINT, &["sh", "-c", &format!("kill -{signal} $$")]].concat());
         assert_eq!(status.signal(), Some(signal));
     }
 }
@@ -411,7 +414,8 @@ fn run_passes_signals_to_its_command() {
     for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
         // Waits in short pieces, so that the shell's trap runs soon.
         let script = format!("trap 'exit 7' {name}; echo up; while :; do sleep 0.05; done");
-        let mut command = bench.command(&["run", "--mount", "mnt", "--", "sh", "-c", &script]);
+        let run: &[&str] = &["run", "--mount", "mnt", "--"];
+        let mut command = bench.command(&[run, DEFAULT_SIGINT, &["sh", "-c", &script]].concat());
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
         let mut line = String::new();

@@ -232,6 +232,7 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
         set("remote.url", &asked.source, "URL");
     }
     let (mut file, mut no_exec) = (None, false);
+    let (mut read_only, mut writes) = (false, None);
     for option in &asked.options {
         let (name, value) = match option.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -249,10 +250,18 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
             return Err(Failure::refused(format!("the option `{option}` is not supported: {why}")));
         }
         match (option.as_str(), key(name), value) {
-            ("ro", ..) => set("mount.writes", "none", "-o ro"),
+            ("ro", ..) => {
+                read_only = true;
+                set("mount.writes", "none", "-o ro");
+            }
             ("noexec", ..) => no_exec = true,
             (_, _, Some(path)) if name == "config" => file = Some(PathBuf::from(path)),
-            (_, Some(key), Some(value)) => set(key.name, value, "-o"),
+            (_, Some(key), Some(value)) => {
+                if key.name == "mount.writes" {
+                    writes = Some(value);
+                }
+                set(key.name, value, "-o");
+            }
             (_, Some(key), None) if key.shape == Shape::Switch => set(key.name, "true", "-o"),
             (_, Some(key), None) => {
                 let example = format!("{name}={}", key.default);
@@ -263,18 +272,9 @@ fn meaning(asked: &HelperRequest) -> Outcome<Meaning> {
             (_, None, _) => return Err(unknown(name)),
         }
     }
-    let writes = |is_ro: bool| {
-        let is_it = |one: &&FlagValue| one.key == "mount.writes" && (one.flag == "-o ro") == is_ro;
-        meaning.flags.values.iter().find(is_it)
-    };
-    if let (Some(_), Some(other)) = (writes(true), writes(false))
-        && other.value != "none"
-    {
-        let value = &other.value;
-        return Err(Failure::refused(format!(
-            "the options `ro` and `writes={value}` contradict each other"
-        ))
-        .hint("leave one of them out"));
+    if read_only && let Some(writes) = writes.filter(|writes| *writes != "none") {
+        let text = format!("the options `ro` and `writes={writes}` contradict each other");
+        return Err(Failure::refused(text).hint("leave one of them out"));
     }
     (meaning.flags.file, meaning.no_exec) = (file, no_exec);
     Ok(meaning)

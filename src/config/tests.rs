@@ -26,6 +26,19 @@ fn load_text(text: &str) -> (Result<Loaded, Refusal>, String) {
     (load(&flags, &around(&[]), Some(Path::new("/mnt/cache"))), shown)
 }
 
+/// The usual place may be a link to the file of a cluster. If that is missing, the defaults would be wrong.
+#[test]
+fn a_link_to_a_missing_file_is_refused() {
+    let dir = tempfile::tempdir().expect("temporary directory");
+    let file = dir.path().join("hearthfs/hearthfs.toml");
+    std::fs::create_dir(dir.path().join("hearthfs")).expect("make a directory");
+    std::os::unix::fs::symlink("missing.toml", &file).expect("make a link");
+    let base = dir.path().to_str().expect("plain text");
+    let refused = load(&Flags::default(), &around(&[("XDG_CONFIG_HOME", base)]), None);
+    let refusal = refused.expect_err("the target is missing").to_string();
+    assert!(refusal.contains(file.to_str().expect("plain text")), "{refusal}");
+}
+
 #[test]
 fn shipped_file_is_the_defaults() {
     let text = include_str!("../../systemd/hearthfs.toml");

@@ -13,7 +13,7 @@ use rustix::fs::{Access, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::shelf::Shelf;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, kind_of_io};
 use crate::stamp::NodeId;
 use crate::task;
 
@@ -437,13 +437,7 @@ impl Life {
         match life.write(v1, false) {
             // A full disk is no reason to refuse to serve what it holds. Without a record, the next
             // start is in doubt, which is always safe.
-            Err(e)
-                if !fresh
-                    && matches!(
-                        e.kind(),
-                        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-                    ) =>
-            {
+            Err(e) if !fresh && kind_of_io(&e) == Kind::NoSpace => {
                 tracing::warn!(path = %v1.display(), error = %e, "the disk is full");
                 for name in ["state.next", "state"] {
                     match fs::remove_file(v1.join(name)) {

@@ -52,8 +52,12 @@ impl Ledger {
         loop {
             let Gathered { mut batch, ack, unsure, learned, last } = self.gather();
             if unsure && let Err(error) = self.0.disk.journal.sync() {
-                // What was gathered is lost with this batch. The next save fills the index again.
+                // What was gathered is lost with this batch. The next save fills the index again, and
+                // acknowledges.
                 self.0.disk.index.renew();
+                if let Some(upto) = ack {
+                    self.0.order.lock().saved.remote_upto(upto);
+                }
                 return Err(error);
             }
             if last {
