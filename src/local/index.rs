@@ -65,7 +65,7 @@ pub enum Flushed {
     Durable(u64),
     /// It took too long, or failed. What was lost will be saved again in the next generation.
     Unsure,
-    /// The index is off, for now or for good.
+    /// The index is off for now.
     Off,
 }
 

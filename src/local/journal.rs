@@ -282,7 +282,8 @@ impl Journal {
         let file = Arc::new(file);
         // Bounded: a run of segments without a sync is given to the kernel to write.
         if state.unsynced.len() >= UNSYNCED_SEGMENTS {
-            state.unsynced.remove(0).sync_data()?;
+            state.unsynced[0].sync_data()?;
+            state.unsynced.remove(0);
         }
         state.unsynced.push(Arc::clone(&file));
         state.dir_unsynced = true;

@@ -434,9 +434,9 @@ fn bad_input_sizes() {
     assert_eq!(std::fs::read(cluster.b.at("empty")).must("read"), b"");
 }
 
-/// A full disk: writers get ENOSPC, nothing published is lost, and writing works again when there is room.
-fn bad_input_full_disk(io: Io) {
-    let name = format!("bad_input_full_disk::{}", io.word());
+/// Runs a test with a node whose cache directory is on a small disk of its own, made with these options.
+fn on_a_small_disk(name: &str, io: Io, words: &[&str], test: fn(&mut Node, &Store, &Path)) {
+    let name = format!("{name}::{}", io.word());
     if !is_root() {
         skipped(&name, "a small disk of its own needs root");
         return;
@@ -447,7 +447,8 @@ fn bad_input_full_disk(io: Io) {
     let site = Site::new();
     let (image, disk) = (site.path().join("disk.img"), site.dir("disk"));
     std::fs::File::create(&image).and_then(|file| file.set_len(96 << 20)).must("make an image");
-    run(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image), LIMIT_MS).good();
+    let make = &mut Command::new("mkfs.ext4");
+    run(make.args(["-q", "-m", "0"]).args(words).arg(&image), LIMIT_MS).good();
     let mounted = run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&disk), LIMIT_MS);
     if !mounted.status.success() {
         skipped(&name, format_args!("no loop device: {}", mounted.err.trim()));
@@ -455,12 +456,33 @@ fn bad_input_full_disk(io: Io) {
     }
     let store = Store::dir(&site);
     let mut node = Node::start_in(&site, "m", Some(&store), Options::new(io), &disk.join("cache"));
-    fill_a_disk(&mut node, &store, &disk);
+    test(&mut node, &store, &disk);
     node.stop();
     drop(node);
     run(Command::new("umount").arg(&disk), LIMIT_MS).good();
 }
+
+/// A full disk: writers get ENOSPC, nothing published is lost, and writing works again when there is room.
+fn bad_input_full_disk(io: Io) {
+    on_a_small_disk("bad_input_full_disk", io, &[], fill_a_disk);
+}
 in_both_modes!(bad_input_full_disk);
+
+/// A disk that can hold few files: older ones that the store has make room, as on a disk that is full.
+fn bad_input_a_disk_for_few_files(io: Io) {
+    let test = |node: &mut Node, _: &Store, disk: &Path| {
+        let files = rustix::fs::statvfs(disk).must("statvfs").f_files;
+        let mut process = SyscallProcess::new();
+        for k in 0..files * 2 {
+            process.put(&node.at(format!("f{k}")), &k.to_le_bytes()).must("put");
+        }
+        let last = files * 2 - 1;
+        assert_eq!(process.get(&node.at(format!("f{last}"))), Ok(last.to_le_bytes().to_vec()));
+        assert_eq!(process.get(&node.at("f0")), Ok(0_u64.to_le_bytes().to_vec()));
+    };
+    on_a_small_disk("bad_input_a_disk_for_few_files", io, &["-N", "1024"], test);
+}
+in_both_modes!(bad_input_a_disk_for_few_files);
 
 fn fill_a_disk(node: &mut Node, store: &Store, disk: &Path) {
     let content = |k: u64| body::make(Id { writer: 1, seq: k }, 3_000_000);

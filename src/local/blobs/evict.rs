@@ -23,6 +23,10 @@ pub(super) const FULL_DISK_STEP_BYTES: u64 = 64 << 20;
 const PRESSED_FOR: Duration = Duration::from_mins(10);
 /// Space reserved for the journal and the index, in bytes.
 const DISK_RESERVE_BYTES: u64 = 8 << 20;
+/// Files that the disk must be able to hold besides those that it has: one in so many of those that it can
+/// hold at all, and at most this many. More are not made before the next look at the disk.
+const DISK_RESERVE_FILES_PART: u64 = 32;
+const DISK_RESERVE_FILES_MAX: u64 = 4096;
 /// One part in this many of the tier is kept free for writers by background work.
 const SPARE_PART: u64 = 4;
 /// The most free disk space that is kept for writers, in bytes.
@@ -117,7 +121,7 @@ impl Blobs {
         bytes <= self.limits().bytes && self.disk_free() >= DISK_RESERVE_BYTES
     }
 
-    /// Returns how much the disk has free, in bytes.
+    /// Returns how much the disk has free, in bytes: nothing if it has no room for more files.
     pub fn disk_free(&self) -> u64 {
         let now = self.0.options.clock.mono();
         {
@@ -126,8 +130,7 @@ impl Blobs {
                 return free;
             }
         }
-        let free = rustix::fs::statvfs(&self.0.path)
-            .map_or(u64::MAX, |disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+        let free = rustix::fs::statvfs(&self.0.path).map_or(u64::MAX, |disk| free_bytes(&disk));
         *self.0.disk_free.lock() = (now, free);
         free
     }
@@ -238,4 +241,10 @@ impl Blobs {
     pub(super) fn put_found(&self, digest: Digest, blob: Blob) {
         self.0.table.lock().tier.put_oldest(digest, blob);
     }
+}
+
+/// Returns the bytes that can be used on a disk. Some disks can hold only so many files.
+fn free_bytes(disk: &rustix::fs::StatVfs) -> u64 {
+    let reserve = DISK_RESERVE_FILES_MAX.min(disk.f_files / DISK_RESERVE_FILES_PART);
+    if disk.f_favail < reserve { 0 } else { disk.f_bavail.saturating_mul(disk.f_frsize) }
 }

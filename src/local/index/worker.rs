@@ -29,9 +29,10 @@ const FLUSH_AFTER: Duration = Duration::from_secs(2);
 const WRITE_FACTS: usize = 20_000;
 /// The pause between two attempts to restart an index that failed to.
 const RETRY_AFTER: Duration = Duration::from_mins(1);
-
-/// The most failures in one run; after that the index stays off.
+/// After this many failures in one run the pause is long: each costs memory that is not given back.
+/// It has an end, because without an index the journal keeps what only this node has.
 const LOSSES_MAX: u32 = 3;
+const LONG_RETRY_AFTER: Duration = Duration::from_hours(1);
 /// The longest wait for the end of the thread.
 const STOP_WAIT: Duration = Duration::from_secs(10);
 /// How many times opening the store is tried while an earlier one still holds it ...
@@ -144,6 +145,11 @@ pub(super) struct IndexWorker {
     losses: u32,
     lost_at: Option<Duration>,
     clock: Clock,
+}
+
+/// Returns how long the index stays off after so many failures.
+fn pause_after(losses: u32) -> Duration {
+    if losses > LOSSES_MAX { LONG_RETRY_AFTER } else { RETRY_AFTER }
 }
 
 impl IndexWorker {
@@ -287,8 +293,7 @@ impl IndexWorker {
 
     fn save(&mut self, batch: FactBatch) -> Result<(), IndexTrouble> {
         if self.store.is_none() {
-            let later = self.off_since + RETRY_AFTER;
-            if self.losses > LOSSES_MAX || self.clock.mono() < later {
+            if self.clock.mono() < self.off_since + pause_after(self.losses) {
                 return Ok(());
             }
             self.begin_again(false);
@@ -336,7 +341,7 @@ impl IndexWorker {
     fn lose(&mut self, why: &str) {
         tracing::info!(why, "the index failed and is rebuilt");
         // Dropping a failed store may wait for ever for its last bytes, and block every other store of
-        // the process with it, so it is leaked. That costs memory, so it may happen only a few times.
+        // the process with it, so it is leaked. That costs memory, so it must not happen often.
         std::mem::forget(self.store.take());
         self.losses += 1;
         let now = self.clock.mono();
@@ -344,6 +349,8 @@ impl IndexWorker {
         if self.losses > LOSSES_MAX || lost.is_some_and(|lost| now < lost + RETRY_AFTER) {
             // Another attempt at once would fail for the same reason.
             self.off_since = now;
+            let minutes = pause_after(self.losses).as_secs() / 60;
+            tracing::warn!(losses = self.losses, minutes, "the index is off for a while");
             self.shared.generation.fetch_add(1, Ordering::Release);
         } else {
             self.begin_again(false);
