@@ -129,6 +129,7 @@ fn serve_on(
     drop(monitor);
     runtime.block_on(server.close());
     node.rooms().fs.settle_editions();
+    node.rooms().fs.settle_published();
     runtime.block_on(node.rooms().engine.stop());
     node.finish();
     tracing::info!(left = drain.left.records, "unmounted");

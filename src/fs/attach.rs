@@ -32,7 +32,7 @@ impl Filesystem {
             // writes, and sets the size to 0 when it finishes an open with `O_TRUNC`. A reader
             // through the page cache could therefore get too few bytes.
             Mode::Cached if wish.flags.direct || state.is_shaken(ino, wish.who) => Io::Direct,
-            Mode::Cached => Io::Cached { keep: true },
+            Mode::Cached => cached(state, ino),
             Mode::Direct => Io::Direct,
         };
         let handle = self.add_file(state, reader(ino, wish, Bytes::Source(source)));
@@ -75,8 +75,14 @@ impl Filesystem {
     /// Empties the file that a handle has just joined.
     pub(super) fn empty(&self, opened: Opened) -> Reply<Opened> {
         let bytes = {
-            let state = self.0.state.lock();
-            state.handles.file(opened.handle).map(|file| file.bytes.clone())
+            let mut state = self.0.state.lock();
+            let file = state.handles.file(opened.handle);
+            let changed = file.and_then(|file| Some((file.live()?, file.ino)));
+            let bytes = file.map(|file| file.bytes.clone());
+            if let Some((id, through)) = changed {
+                state.note_change(id, through);
+            }
+            bytes
         };
         // An empty file is left alone: truncating it would move its time, which counts as a change.
         let empty = |file: &std::fs::File| match file.metadata()?.len() {
@@ -138,7 +144,7 @@ impl Filesystem {
                 Mode::Passthrough if flags.reads() => Io::Beside(Arc::clone(&source.backing)),
                 Mode::Passthrough => Io::Passthrough(Arc::clone(&source.backing)),
                 Mode::Cached if flags.direct || flags.append => Io::Direct,
-                Mode::Cached => Io::Cached { keep: true },
+                Mode::Cached => cached(state, ino),
                 Mode::Direct => Io::Direct,
             }
         } else {
@@ -164,6 +170,12 @@ impl Filesystem {
 
 fn reader(ino: Ino, wish: &Wish, bytes: Bytes) -> OpenFile {
     OpenFile { ino, who: wish.who, user: wish.caller.uid, bytes, writing: None }
+}
+
+/// Makes the I/O of a handle that uses the page cache of its inode.
+fn cached(state: &State, ino: Ino) -> Io {
+    let stale = state.names.inode(ino).is_some_and(|inode| inode.has_stale_pages);
+    Io::Cached { keep: !stale }
 }
 
 /// Decides how the handles of an inode do their I/O, if none of them is open yet.

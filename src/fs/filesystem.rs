@@ -14,7 +14,7 @@ use super::held_locks::LockFiles;
 use super::inode::{DirEntryKey, InodeKind, LiveId};
 use super::kept::Spare;
 use super::kernel_side::KernelSide;
-use super::live::Live;
+use super::live::{Live, PublishedVersion};
 use super::observed::Observed;
 use super::opens::RecordedOpens;
 use super::recent::Recent;
@@ -289,9 +289,10 @@ impl Filesystem {
         self.0.kernel.expire_attrs(ino)
     }
 
-    /// Makes the kernel request the attributes of inodes that have lost a name, so that no process
-    /// that has one open sees the old number of links. If this fails, the kernel's copy ends soon.
-    pub(super) fn expire_links(&self, inodes: Vec<Ino>) {
+    /// Makes the kernel request the attributes of inodes that have changed otherwise than by a call on
+    /// them, so that no process that has one open sees the old ones. If this fails, the kernel's copy
+    /// ends soon.
+    pub(super) fn expire_attrs_of(&self, inodes: Vec<Ino>) {
         for ino in inodes {
             self.expire_attrs(ino);
         }
@@ -412,13 +413,18 @@ impl Filesystem {
             let old = |since: Duration| now.saturating_sub(since) >= KEEP_AFTER;
             let all = state.lives.iter().filter(|(_, live)| {
                 let held = live.is_held(now) || live.settling.is_on();
-                !held && live.version().is_some_and(|version| old(version.since))
+                let due = |version: &PublishedVersion| match version.put_off_until {
+                    Some(until) => now >= until,
+                    None => old(version.since),
+                };
+                !held && live.version().is_some_and(due)
             });
             all.map(|(id, _)| id).collect()
         };
         for id in lingering {
             let this = self.clone();
-            crate::task::blocking(move || this.preserve(id)).await;
+            // If the disk refuses it, the next round tries again.
+            crate::task::blocking(move || this.preserve(id)).await.ok();
         }
     }
 

@@ -147,6 +147,8 @@ pub(super) struct Inode {
     pub(super) asides: u32,
     /// How these handles do their I/O.
     pub(super) mode: Option<Mode>,
+    /// Its bytes were changed through another inode, so the pages that the kernel has may be old.
+    pub(super) has_stale_pages: bool,
     /// The file behind these handles, while any is open.
     pub(super) source: Option<Arc<Source>>,
     /// The names that lead here. A directory has one; a file without any was unlinked or replaced.
@@ -169,6 +171,7 @@ impl Inode {
             opens: 0,
             asides: 0,
             mode,
+            has_stale_pages: false,
             source,
             places: Vec::new(),
             last,

@@ -32,6 +32,8 @@ impl Filesystem {
                 Bytes::Source(source) => (Arc::clone(source), writing.goes_to_the_end()),
                 Bytes::Empty => return Err(Errno::EBADF),
             };
+            let through = file.ino;
+            state.note_change(id, through);
             let live = state.lives.get(id).ok_or(Errno::EBADF)?;
             if let Some(staged) = &live.staged {
                 staged.note_growth(end, bytes);
@@ -39,7 +41,7 @@ impl Filesystem {
             (live.version().is_some().then_some(id), found)
         };
         if let Some(id) = id {
-            self.preserve(id);
+            self.preserve(id).map_err(|error| super::errno::promised(&error))?;
         }
         Ok(found)
     }
@@ -97,7 +99,7 @@ impl Filesystem {
         let source = match own {
             Some((id, source, published)) => {
                 if published {
-                    self.preserve(id);
+                    self.preserve(id).map_err(|error| super::errno::promised(&error))?;
                 }
                 source
             }

@@ -23,6 +23,8 @@ use crate::namespace::EDITIONS;
 const DOTS: u64 = 2;
 /// How many names are read from the namespace at a time.
 const READ_AT_ONCE: usize = 1024;
+/// How often the names of a directory are collected if directories are renamed meanwhile.
+const LIST_TRIES_MAX: u32 = 16;
 /// How long the kernel may cache the entries of a listing. The kernel counts a name from the moment
 /// when it reads the answer, so a name that was taken back in between stays cached.
 const LISTED_TTL_MAX: Duration = Duration::from_secs(1);
@@ -180,7 +182,7 @@ impl Filesystem {
     /// Returns the names of a listing: those at its beginning. When it is rewound, they are
     /// collected again.
     fn names_for(&self, ino: Ino, handle: Handle, offset: u64) -> Reply<(Arc<Vec<Listed>>, Who)> {
-        let (path, who) = {
+        let (mut tries, mut path, mut moves, who) = {
             let state = self.0.state.lock();
             let dir = state.handles.dir(handle).ok_or(Errno::EBADF)?;
             if offset > 0
@@ -188,21 +190,35 @@ impl Filesystem {
             {
                 return Ok((Arc::clone(names), dir.who));
             }
-            (state.names.directory_path(ino), dir.who)
+            let names = &state.names;
+            (LIST_TRIES_MAX, names.directory_path(ino), names.directory_moves(), dir.who)
         };
-        let names = path.map_or(Vec::new(), |path| {
-            let mut names = self.names_in(ino, &path);
-            self.merge_editions(who, &path, &mut names);
-            names
-        });
-        let names = Arc::new(names);
-        let kept = self.0.state.lock().handles.keep_names(handle, &names);
-        if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) }
+        loop {
+            let names = path.map_or(Vec::new(), |path| {
+                let mut names = self.names_in(ino, &path);
+                self.merge_editions(who, &path, &mut names);
+                names
+            });
+            let mut state = self.0.state.lock();
+            tries -= 1;
+            // A directory that is renamed meanwhile has nothing under its old path.
+            if moves != state.names.directory_moves() && tries > 0 {
+                path = state.names.directory_path(ino);
+                moves = state.names.directory_moves();
+                continue;
+            }
+            let names = Arc::new(names);
+            let kept = state.handles.keep_names(handle, &names);
+            return if kept { Ok((names, who)) } else { Err(Errno::ENOMEM) };
+        }
     }
 
     /// Collects the names of a directory in parts, so that no caller waits behind a lock for a
     /// large directory. Names that are hidden are left out when the listing is sent.
     fn names_in(&self, ino: Ino, path: &TreePath) -> Vec<Listed> {
+        // A file that is published meanwhile is among them, even if its place in the namespace was
+        // read before.
+        let private = private_names(&self.0.state.lock(), ino);
         let mut names: Vec<Listed> = Vec::new();
         loop {
             let last = names.last().map(|listed| Arc::clone(&listed.name));
@@ -221,7 +237,11 @@ impl Filesystem {
                 names.retain(|listed| &*listed.name != EDITIONS);
             }
             self.keep_order();
-            add_private(&self.0.state.lock(), ino, &mut names);
+            if !private.is_empty() {
+                names.extend(private.into_iter().map(|name| Listed { name, is_directory: false }));
+                names.sort_by(|one, other| one.name.cmp(&other.name));
+                names.dedup_by(|one, other| one.name == other.name);
+            }
             return names;
         }
     }
@@ -254,13 +274,9 @@ impl Filesystem {
     }
 }
 
-/// Adds the names of files that are being written and not published.
-fn add_private(state: &State, dir: Ino, names: &mut Vec<Listed>) {
+/// Returns the names of files that are being written and not published.
+fn private_names(state: &State, dir: Ino) -> Vec<Arc<[u8]>> {
     let makes_a_name = |live: &&Live| live.is_private() && live.makes_a_name();
-    for live in state.lives.in_directory(dir).filter(makes_a_name) {
-        let Some((_, name)) = live.place() else { continue };
-        if let Err(at) = names.binary_search_by(|listed| (*listed.name).cmp(&**name)) {
-            names.insert(at, Listed { name: Arc::clone(name), is_directory: false });
-        }
-    }
+    let lives = state.lives.in_directory(dir).filter(makes_a_name);
+    lives.filter_map(|live| Some(Arc::clone(&live.place()?.1))).collect()
 }

@@ -91,6 +91,8 @@ pub(super) struct PublishedVersion {
     pub(super) kept: Option<Kept>,
     /// When it was published, by the monotonic clock.
     pub(super) since: Duration,
+    /// Until when it stays in staging, because the disk has refused to make it a blob.
+    pub(super) put_off_until: Option<Duration>,
     /// Another descriptor was closed after the one that published.
     pub(super) closed_again: bool,
     /// The version is empty and was never written, perhaps because only a duplicate of the

@@ -110,7 +110,8 @@ impl Filesystem {
                 this.0.rooms.freshness.wait_fresh(this.0.rules.deadline).await;
             }
             if let Some((id, mut moved)) = lingers {
-                this.settle_or_keep(id, &mut moved).await;
+                // The open that follows reports an error.
+                this.settle_or_keep(id, &mut moved).await.ok();
             }
             let spot = this.routed(&caller, real.clone(), Purpose::Find)?;
             this.look_up_routed(&caller, &real, spot)

@@ -12,6 +12,7 @@ use super::filesystem::Filesystem;
 use super::handles::{FORMAT_FILE, FORMAT_MASK};
 use super::inode::{DirEntryKey, InodeKind, Published};
 use super::lookup::{Lead, is_hidden};
+use super::retry::{RetryWish, Try};
 use super::rights::MAY_CHANGE_NAMES;
 use super::seen::Seen;
 use super::state::{State, entry_inode};
@@ -202,7 +203,20 @@ impl Filesystem {
         let spot = self.spot(parent, name);
         let spot = spot.and_then(|spot| self.routed(caller, spot, Purpose::Make));
         let linked = spot.and_then(|spot| {
-            let found = self.link_at(caller, ino, &spot)?;
+            let now = self.0.rooms.clock.mono();
+            let (tried, retry) = self.0.state.lock().retries.end_at(caller, &spot, now);
+            self.give_up_seat(retry);
+            let found = match self.link_at(caller, ino, &spot) {
+                // The name of the file may have a newer version. The kernel looks both names up
+                // again.
+                Err(Errno::ENOENT) if tried == Try::First => {
+                    let (spots, wish) = (vec![spot], RetryWish::Read);
+                    self.0.state.lock().retries.begin(caller, spots, None, wish, now);
+                    self.0.begun.notify_one();
+                    return Err(Errno::ESTALE);
+                }
+                linked => linked?,
+            };
             self.note_published(&spot, Some(caller), PublishedBy::NameCall)?;
             Ok(found)
         });

@@ -15,6 +15,7 @@ mod beginnings;
 mod busy;
 mod check;
 mod create;
+mod cut;
 mod decide;
 mod digested;
 mod editions;

@@ -58,6 +58,8 @@ pub(super) struct Names {
     slots: HashMap<DirEntryKey, NameState>,
     /// The inode of each group of hard links.
     groups: HashMap<Stamp, Ino>,
+    /// How many times a directory got another name.
+    directory_moves: u64,
     next_ino: u64,
 }
 
@@ -69,6 +71,7 @@ impl Names {
             inodes: HashMap::from_iter([(Ino::ROOT, root)]),
             slots: HashMap::new(),
             groups: HashMap::new(),
+            directory_moves: 0,
             next_ino: FIRST_LIVE_INO,
         }
     }
@@ -131,6 +134,12 @@ impl Names {
     #[inline]
     pub(super) fn lives(&self, spot: &DirEntryKey) -> &[LiveId] {
         self.slots.get(spot).map_or(&[], |slot| &slot.lives)
+    }
+
+    /// Returns how many times a directory got another name. As long as this does not change, a path
+    /// leads to the same directory.
+    pub(super) fn directory_moves(&self) -> u64 {
+        self.directory_moves
     }
 
     /// Returns the path of a directory's inode; `None` if the directory or one above it was
@@ -305,6 +314,8 @@ impl Names {
         let Some(slot) = self.slots.remove(from) else { return Vec::new() };
         if let Some(ino) = slot.bound {
             self.replace_place(ino, from, to);
+            let is_directory = |inode: &Inode| matches!(inode.node, InodeKind::Directory);
+            self.directory_moves += u64::from(self.inodes.get(&ino).is_some_and(is_directory));
         }
         if let Some(inode) = slot.reserved.and_then(|ino| self.inodes.get_mut(&ino)) {
             inode.last = Some(to.clone());

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use super::begin::BeginBase;
 use super::decide::{Is, LiveIs, NameHas, OpenPlan, StageIs, WritersAre, decide_open};
-use super::filesystem::{Filesystem, LINGER_MAX};
+use super::filesystem::Filesystem;
 use super::handles::Bytes;
 use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Published, Source};
 use super::live::Live;
@@ -23,7 +23,7 @@ use super::who::Who;
 use super::wish::{DECIDE_TRIES_MAX, Wish};
 use crate::clock;
 use crate::digest::Digest;
-use crate::error::Kind;
+use crate::error::{Error, Kind};
 use crate::namespace::Entry;
 
 /// How long a reader waits for the end of a file that all have closed and that was stored to
@@ -222,23 +222,17 @@ impl Filesystem {
                     let late = if writes { Errno::ETIMEDOUT } else { Errno::ENOENT };
                     left = self.wait_for(&mut moved, left).await.ok_or(late)?;
                 }
-                OpenStep::Settle(id, mut moved) => self.settle_or_keep(id, &mut moved).await,
+                OpenStep::Settle(id, mut moved) => {
+                    let refused = |error: Error| match writes {
+                        true => super::errno::promised(&error),
+                        false => super::errno::of_open(error.kind()),
+                    };
+                    self.settle_or_keep(id, &mut moved).await.map_err(refused)?;
+                }
             }
             step = self.step(ino, &wish);
         }
         Err(Errno::EBUSY)
-    }
-
-    /// Waits a moment for the release of a published file. After that, preserves its published
-    /// bytes.
-    pub(super) async fn settle_or_keep(&self, id: LiveId, moved: &mut watch::Receiver<()>) {
-        // Only processes that have closed the file will release it soon.
-        let soon = self.0.state.lock().lives.get(id).is_some_and(Live::is_ending);
-        if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
-            return;
-        }
-        let this = self.clone();
-        crate::task::blocking(move || this.preserve(id)).await;
     }
 
     /// Waits until something changes. Returns how much of `wait` is left then; `None` if nothing

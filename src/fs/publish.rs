@@ -92,7 +92,8 @@ impl Filesystem {
             Ok(Flush::Kept(id)) => {
                 let this = self.clone();
                 Answer::later(crate::task::blocking(move || {
-                    this.preserve(id);
+                    // What the killed writer wrote is lost in any case, and its file with it.
+                    this.preserve(id).ok();
                     let name = this.lose(&mut this.0.state.lock(), id);
                     this.doubt(name);
                     Ok(())
@@ -437,6 +438,7 @@ impl Filesystem {
             mark: digested.mark,
             kept: digested.kept,
             since: self.0.rooms.clock.mono(),
+            put_off_until: None,
             closed_again: false,
             hold,
             _lodged: lodged,

@@ -9,18 +9,25 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hearthfs_mount::{Answer, Handle, Reply};
+use tokio::sync::watch;
 
-use super::filesystem::Filesystem;
+use super::filesystem::{Filesystem, LINGER_MAX};
 use super::inode::{LiveId, Source};
 use super::kept::Kept;
-use super::live::{Last, Mark, copy_bytes};
+use super::live::{Last, Live, Mark, copy_bytes};
 use super::publish::INLINE_BYTES_MAX;
 use super::state::{State, close_files};
+use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
-use crate::local::{State as Keep, hash_file};
+use crate::local::{NotAdopted, StagedPath, State as Keep, hash_file};
+
+/// How long a version stays in staging after the disk has refused to make it a blob, until the next
+/// attempt.
+const PUT_OFF_FOR: Duration = Duration::from_secs(1);
 
 /// The published bytes of a live file.
 struct PublishedBytes {
@@ -116,10 +123,25 @@ impl Filesystem {
             self.doubt(name);
             return done;
         }
-        let settled = self.settle(id).unwrap_or_else(|error| {
-            tracing::warn!(error = error.chain(), "the bytes of a closed file are lost");
-            true
-        });
+        // The error is logged, and there will be another attempt.
+        self.end(id).ok();
+        done
+    }
+
+    /// Makes a live file that no process can write any more a blob and an entry. Does nothing if a
+    /// writer is on its way.
+    fn end(&self, id: LiveId) -> Result<(), Error> {
+        let settled = match self.settle(id) {
+            Err(error) if !is_loss(&error) => {
+                self.put_off(id, &error);
+                return Err(error);
+            }
+            Err(error) => {
+                tracing::warn!(error = error.chain(), "the bytes of a closed file are lost");
+                true
+            }
+            Ok(settled) => settled,
+        };
         let mut state = self.0.state.lock();
         let idle = state.is_idle(id);
         match state.lives.get_mut(id) {
@@ -130,7 +152,7 @@ impl Filesystem {
                 if idle {
                     self.finish_here(id);
                 }
-                return done;
+                return Ok(());
             }
             Some(live) => {
                 live.settled();
@@ -139,7 +161,27 @@ impl Filesystem {
             None => {}
         }
         close_files(state);
-        done
+        Ok(())
+    }
+
+    /// Leaves a version in staging because the disk refuses to make it a blob now. Its bytes are
+    /// intact, so [`Filesystem::look_after`] tries again.
+    fn put_off(&self, id: LiveId, error: &Error) {
+        let next = self.0.rooms.clock.mono() + PUT_OFF_FOR;
+        let mut state = self.0.state.lock();
+        if let Some(live) = state.lives.get_mut(id) {
+            if let Some(version) = live.version_mut()
+                && version.put_off_until.replace(next).is_none()
+            {
+                tracing::warn!(
+                    digest = %version.digest,
+                    error = error.chain(),
+                    "a closed file stays in staging for now"
+                );
+            }
+            live.settled();
+        }
+        close_files(state);
     }
 
     /// Makes the published bytes of a live file a blob. Uses the staging file itself if no process
@@ -164,56 +206,108 @@ impl Filesystem {
             let doubted = version.closed_again || mapped;
             let (digest, size) = (version.digest, version.mark.size);
             let kept = version.kept.take();
+            let is_blob = live.staged.is_none();
             let staged = live.staged.take_if(|_| !mapped);
             live.settling.begin();
-            (PublishedBytes { digest, size, kept, source, synced }, staged, doubted)
+            let bytes = PublishedBytes { digest, size, kept, source, synced };
+            if is_blob {
+                drop(state);
+                return self.sync_blob(&bytes).map(|()| true);
+            }
+            (bytes, staged, doubted)
         };
-        let file = bytes.source.backing.file();
-        // The descriptor that published was not the last one to be closed, so others may have
-        // written since.
+        let mut staged = staged;
+        let made = self.make_blob(&bytes, &mut staged, doubted);
+        if made.is_err() {
+            self.put_back(id, bytes.kept, staged);
+        }
+        made.map(|()| true)
+    }
+
+    /// Makes published bytes a blob. Uses the staging file itself, if that is given. `doubted` means
+    /// that others may have written to it since.
+    fn make_blob(
+        &self,
+        bytes: &PublishedBytes,
+        staged: &mut Option<StagedPath>,
+        doubted: bool,
+    ) -> Result<(), Error> {
+        let (blobs, file) = (&self.0.rooms.blobs, bytes.source.backing.file());
         let whole = || hash_file(file, bytes.size).map_err(|e| Error::io("read a closed file", e));
         let changed = doubted && whole()? != bytes.digest;
-        match staged.filter(|_| !changed) {
-            Some(staged) => {
-                let keep = self.keep();
-                self.0.rooms.blobs.adopt(staged, file, bytes.digest, bytes.size, keep)?;
+        match staged.take_if(|_| !changed) {
+            Some(path) => {
+                let adopted = blobs.adopt(path, file, bytes.digest, bytes.size, self.keep());
+                adopted.map_err(|not| {
+                    *staged = Some(not.staged);
+                    not.error
+                })?;
             }
-            None => self.adopt_copy(&bytes)?,
+            None => self.adopt_copy(bytes)?,
         }
-        if bytes.synced {
-            self.0.rooms.blobs.sync(&bytes.digest)?;
+        self.sync_blob(bytes)
+    }
+
+    fn sync_blob(&self, bytes: &PublishedBytes) -> Result<(), Error> {
+        if bytes.synced { self.0.rooms.blobs.sync(&bytes.digest) } else { Ok(()) }
+    }
+
+    /// Gives a live file back what was taken from it to make a blob.
+    fn put_back(&self, id: LiveId, kept: Option<Kept>, staged: Option<StagedPath>) {
+        let mut state = self.0.state.lock();
+        let Some(live) = state.lives.get_mut(id) else { return };
+        live.staged = staged.or(live.staged.take());
+        if let Some(version) = live.version_mut() {
+            version.kept = kept;
         }
-        Ok(true)
     }
 
     /// Preserves the published bytes of a live file as a blob while the file goes on. Its name
     /// leads other processes to the blob. Blocks; does nothing if there is nothing to preserve.
-    pub(super) fn preserve(&self, id: LiveId) {
+    ///
+    /// Fails if the disk refuses that. The version stays in staging then, and no writer may go on.
+    pub(super) fn preserve(&self, id: LiveId) -> Result<(), Error> {
+        let is_over = {
+            let state = self.0.state.lock();
+            state.is_idle(id) && state.lives.get(id).is_some_and(|live| live.version().is_some())
+        };
+        // An earlier attempt to end it was put off.
+        if is_over && let Some(last) = self.plan_end(id) {
+            if last.late {
+                self.publish(id, None, false).ok();
+            }
+            return self.end(id);
+        }
         let Some(lock) = self.0.state.lock().lives.get(id).map(|live| live.settling.lock()) else {
-            return;
+            return Ok(());
         };
         let _one_at_a_time = lock.lock();
         let bytes = {
             let mut state = self.0.state.lock();
             // Without its staging file it is a blob already, and about to end.
             let live = state.lives.get_mut(id).filter(|live| live.staged.is_some());
-            let Some(live) = live else { return };
+            let Some(live) = live else { return Ok(()) };
             let (source, synced) = (Arc::clone(&live.source), live.synced);
-            let Some(version) = live.version_mut() else { return };
+            let Some(version) = live.version_mut() else { return Ok(()) };
             let (digest, size) = (version.digest, version.mark.size);
             PublishedBytes { digest, size, kept: version.kept.take(), source, synced }
         };
-        let kept = if bytes.size == 0 { Ok(()) } else { self.adopt_copy(&bytes) };
-        if let Err(error) = kept {
-            tracing::warn!(
+        match if bytes.size == 0 { Ok(()) } else { self.adopt_copy(&bytes) } {
+            Err(error) if !is_loss(&error) => {
+                self.put_back(id, bytes.kept, None);
+                self.put_off(id, &error);
+                return Err(error);
+            }
+            Err(error) => tracing::warn!(
                 digest = %bytes.digest,
                 error = error.chain(),
                 "a version is lost: its writer changed the file after closing it"
-            );
+            ),
+            Ok(()) => {}
         }
         let spot = {
             let mut state = self.0.state.lock();
-            let Some(live) = state.lives.get_mut(id) else { return };
+            let Some(live) = state.lives.get_mut(id) else { return Ok(()) };
             let (ino, spot) = (live.ino, live.place().cloned());
             live.part();
             state.names.unbind_all(ino);
@@ -222,6 +316,42 @@ impl Filesystem {
         // Until the kernel looks again, an open through the inode that it remembers is led to the
         // version. Only `stat` may show what the writer does meanwhile.
         self.doubt(spot);
+        Ok(())
+    }
+
+    /// Waits a moment for the release of a published file. After that, preserves its published
+    /// bytes, as [`Filesystem::preserve`].
+    pub(super) async fn settle_or_keep(
+        &self,
+        id: LiveId,
+        moved: &mut watch::Receiver<()>,
+    ) -> Result<(), Error> {
+        // Only processes that have closed the file will release it soon.
+        let soon = self.0.state.lock().lives.get(id).is_some_and(Live::is_ending);
+        if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
+            return Ok(());
+        }
+        let this = self.clone();
+        crate::task::blocking(move || this.preserve(id)).await
+    }
+
+    /// Makes blobs of the versions that are still in staging, because the mount has ended. What the
+    /// disk refuses stays in staging for the next start. Blocks.
+    pub fn settle_published(&self) {
+        let all: Vec<LiveId> = {
+            let state = self.0.state.lock();
+            let published = state.lives.iter().filter(|(_, live)| live.version().is_some());
+            published.map(|(id, _)| id).collect()
+        };
+        for id in all {
+            // The error is logged already.
+            self.preserve(id).ok();
+            let mut state = self.0.state.lock();
+            let live = state.lives.get_mut(id).filter(|live| live.version().is_some());
+            if let Some(staged) = live.and_then(|live| live.staged.take()) {
+                staged.leave();
+            }
+        }
     }
 
     /// Makes a copy of the published bytes a blob.
@@ -231,15 +361,18 @@ impl Filesystem {
         match &bytes.kept {
             Some(kept) => copy.write_all_at(kept, 0).map_err(failed)?,
             None => {
-                copy_bytes(bytes.source.backing.file(), &copy, bytes.size).map_err(failed)?;
+                let copied = copy_bytes(bytes.source.backing.file(), &copy, bytes.size);
+                copied.or_else(|e| if is_short(&e) { Ok(()) } else { Err(failed(e)) })?;
                 if hash_file(&copy, bytes.size).map_err(failed)? != bytes.digest {
                     return Err(Error::new(Kind::Corrupt, "the file has changed since"));
                 }
             }
         }
         let blobs = &self.0.rooms.blobs;
-        blobs.adopt(staged, &copy, bytes.digest, bytes.size, self.keep())?;
-        if bytes.synced { blobs.sync(&bytes.digest) } else { Ok(()) }
+        blobs
+            .adopt(staged, &copy, bytes.digest, bytes.size, self.keep())
+            .map_err(NotAdopted::into_error)?;
+        self.sync_blob(bytes)
     }
 
     /// Returns whether a new blob has to stay until the remote has it.
@@ -248,7 +381,18 @@ impl Filesystem {
     }
 }
 
-fn last_of(id: LiveId, live: &mut super::live::Live, closed: bool) -> Last {
+/// Reports whether the bytes of a version are gone: its writer has changed them, or something has
+/// removed the file. After any other error they are intact.
+fn is_loss(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Corrupt | Kind::NotFound)
+}
+
+/// Reports whether a file ends before the bytes that were to be read.
+fn is_short(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::UnexpectedEof
+}
+
+fn last_of(id: LiveId, live: &mut Live, closed: bool) -> Last {
     let seen = Mark::of(live.file()).ok();
     let ends = live.is_dropped() || live.place().is_none();
     let written = live.has_written(seen);

@@ -49,7 +49,7 @@ impl Filesystem {
         state.retire(&spot);
         state.locks.unlink(&spot);
         super::state::close_files(state);
-        self.expire_links(open);
+        self.expire_attrs_of(open);
         Ok(())
     }
 

@@ -90,7 +90,8 @@ impl Filesystem {
         };
         let (this, caller) = (self.clone(), *caller);
         Answer::later(async move {
-            this.settle_or_keep(id, &mut moved).await;
+            // The rename reports an error.
+            this.settle_or_keep(id, &mut moved).await.ok();
             // It may read the file, and publish a whole unit.
             task::blocking(move || this.rename_name(&caller, from, to, mode)).await
         })
@@ -172,7 +173,7 @@ impl Filesystem {
                 // This must not happen within the turn, because a publish that waits for the turn
                 // may hold the file's lock.
                 drop(turn);
-                self.preserve(id);
+                self.preserve(id).map_err(|error| super::errno::promised(&error))?;
                 continue;
             }
             let is_known = |side: &RenameSide, examined: Examined| {
@@ -408,7 +409,7 @@ impl Filesystem {
         }
         renew_moved(state, moved, puts, &before, &stamps);
         close_files(guard);
-        self.expire_links(open);
+        self.expire_attrs_of(open);
         Ok(())
     }
 

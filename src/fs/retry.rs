@@ -82,6 +82,8 @@ pub(super) struct Retry {
     stray_until: Duration,
     /// Where it is expected to look: the names that led to the opened inode.
     spots: Vec<DirEntryKey>,
+    /// Where its lookup has found nothing. An `O_CREAT` may go on to make that name.
+    missed: Option<DirEntryKey>,
     pub(super) wish: RetryWish,
     /// The inode whose open got `ESTALE`. Some opens come back to it without a lookup.
     refused: Option<Ino>,
@@ -94,7 +96,7 @@ pub(super) struct Retry {
 impl Retry {
     /// Reports whether its thread is expected at this name.
     pub(super) fn is_at(&self, spot: &DirEntryKey) -> bool {
-        self.spots.contains(spot)
+        self.spots.contains(spot) || self.missed.as_ref() == Some(spot)
     }
 }
 
@@ -166,9 +168,8 @@ impl Retries {
         }
         let full = !self.shares.has_room(caller.uid);
         let retry = self.take(tid);
-        let this = retry
-            .as_ref()
-            .is_some_and(|retry| retry.spots.contains(spot) && Self::is_fresh(retry, now));
+        let this =
+            retry.as_ref().is_some_and(|retry| retry.is_at(spot) && Self::is_fresh(retry, now));
         let how = match this {
             true => Try::Walked,
             false if full => Try::Last,
@@ -189,13 +190,13 @@ impl Retries {
     ) {
         let (tid, user) = (caller.tid, caller.uid);
         let wish = if tid == 0 { RetryWish::Read } else { wish };
-        let (found, seat) = (None, None);
+        let (missed, found, seat) = (None, None, None);
         self.take(tid);
         if !self.shares.take(user, 1) {
             return;
         }
         let (until, stray_until) = (now + RETRY_TIME, now + STRAY_TIME);
-        let retry = Retry { user, until, stray_until, spots, wish, refused, found, seat };
+        let retry = Retry { user, until, stray_until, spots, missed, wish, refused, found, seat };
         self.of_thread.insert(tid, retry);
     }
 
@@ -215,7 +216,9 @@ impl Retries {
 
     /// Notes that a thread that looks again has found nothing. Its call ends with that, or is about
     /// to end. The thread searched a directory, so it did not come through a descriptor: an open of
-    /// the refused inode is a different call, and so is a lookup of other names.
+    /// the refused inode is a different call. So is a lookup of other names, unless what is missing
+    /// may be a directory on the way: the kernel looks for that twice, and finds it if it was renamed
+    /// away and back.
     pub(super) fn found_nothing(&mut self, tid: u32, spot: &DirEntryKey, now: Duration) {
         if let Some(retry) = self.at(tid, spot, now) {
             (retry.refused, retry.found) = (None, None);
@@ -225,9 +228,10 @@ impl Retries {
                 retry.wish = RetryWish::Read;
             }
             retry.until = retry.until.min(now + MISSED_TIME);
-            // This also applies to names that did not lead to the opened inode: a rename may have
-            // come in between.
-            (retry.spots, retry.stray_until) = (vec![spot.clone()], now);
+            if retry.is_at(spot) {
+                retry.stray_until = now;
+            }
+            retry.missed = Some(spot.clone());
         }
     }
 
@@ -313,6 +317,27 @@ mod tests {
         assert!(retries.at(3, &spot(b"name"), NOW + MISSED_TIME).is_none(), "the retry has ended");
         assert!(retries.at(3, &spot(b"other"), NOW).is_none(), "another call is no retry");
         assert_eq!(retries.end(&thread(3), Ino(8), false, NOW).0, Try::Walked);
+    }
+
+    /// A directory on the way is missing for a moment, while it is renamed away and back. The name itself
+    /// may be elsewhere then, too.
+    #[test]
+    fn a_missing_directory_does_not_end_a_retry() {
+        let dir = (Ino(5), b"file"[..].into());
+        for (name, found) in [(dir.clone(), true), ((Ino(6), b"file"[..].into()), true)] {
+            let mut retries = Retries::default();
+            let wish = RetryWish::Write(OpenFlags::default());
+            retries.begin(&thread(3), vec![dir.clone()], Some(Ino(7)), wish, NOW);
+            retries.found_nothing(3, &spot(b"dir"), NOW);
+            assert_eq!(retries.at(3, &name, NOW).is_some(), found);
+            retries.found(3, &name, Ino(8), NOW);
+            assert_eq!(retries.end(&thread(3), Ino(8), true, NOW).0, Try::Walked);
+        }
+        let mut retries = Retries::default();
+        retries.begin(&thread(3), vec![dir.clone()], Some(Ino(7)), RetryWish::Read, NOW);
+        retries.found_nothing(3, &spot(b"dir"), NOW);
+        assert!(retries.at(3, &dir, NOW + MISSED_TIME).is_none(), "the call is over");
+        assert_eq!(retries.end(&thread(3), Ino(7), false, NOW).0, Try::First);
     }
 
     /// The kernel may have asked for attributes on the way to any call.

@@ -5,7 +5,6 @@
 //! elsewhere and no process has the file open, the kernel looks the name up again. An open file
 //! without a name, or a FIFO, socket or device, keeps the change to itself.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use hearthfs_mount::{
@@ -15,8 +14,9 @@ use tokio::sync::watch;
 
 use super::attrs::{apply, attrs_op};
 use super::begin::{BeginBase, Copied, LiveOn};
+use super::cut::ToCut;
 use super::filesystem::Filesystem;
-use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Source};
+use super::inode::{DirEntryKey, Inode, InodeKind, LiveId};
 use super::live::{Live, Mark, MtimeToSet};
 use super::retry::{RetryWish, Try};
 use super::seen::seen_in;
@@ -37,14 +37,6 @@ enum Resize {
     Wait(watch::Receiver<()>),
     /// A whole new version has to be published.
     Publish(Box<BeginBase>),
-}
-
-/// A live file that is to be truncated.
-#[derive(Clone, Copy)]
-struct ToCut {
-    id: LiveId,
-    /// A descriptor of the caller keeps the file from ending.
-    held: bool,
 }
 
 impl Filesystem {
@@ -138,7 +130,10 @@ impl Filesystem {
                     true => Resize::Done,
                     false if live.version().is_some() => Resize::Keep(id),
                     // Its writers go on with the file.
-                    false => self.cut(ToCut { id, held: by_handle.is_some() }, live, wish),
+                    false => {
+                        let held = by_handle.is_some();
+                        self.cut(ToCut { id, through: ino, held }, live, wish)
+                    }
                 });
             }
             // Its writers have closed it, and its name leads to the version that they closed.
@@ -165,30 +160,6 @@ impl Filesystem {
             self.drop_privileges(&wish.caller, &mut live.attrs);
         }
         Resize::Cut(cut)
-    }
-
-    /// Truncates a file that others may be writing. Returns false if the file was closed meanwhile: it may
-    /// be a blob by now, or about to be one, and what to do must be decided again. Blocks.
-    fn cut_open(&self, cut: ToCut, size: u64) -> Reply<bool> {
-        let Some(lock) = self.0.state.lock().lives.get(cut.id).map(|live| live.settling.lock())
-        else {
-            return Ok(false);
-        };
-        // No close digests the file meanwhile, and no RELEASE makes it a blob.
-        let _one_at_a_time = lock.lock();
-        let Some(source) = self.source_to_cut(cut) else { return Ok(false) };
-        source.backing.file().set_len(size)?;
-        // A close that was examined before the truncation does not publish it.
-        Ok(self.source_to_cut(cut).is_some())
-    }
-
-    /// Returns the file of a live file, unless that was closed.
-    fn source_to_cut(&self, cut: ToCut) -> Option<Arc<Source>> {
-        let state = self.0.state.lock();
-        let live = state.lives.get(cut.id).filter(|live| !live.settling.is_on())?;
-        let alone = live.is_dropped() || live.place().is_none();
-        let open = live.version().is_none() && (cut.held || live.writers.has_open());
-        (alone || open).then(|| Arc::clone(&live.source))
     }
 
     /// Decides how the size of the file under the inode's name is changed. If that is another
@@ -236,7 +207,7 @@ impl Filesystem {
             return Ok(match live.file().metadata()?.len() == size {
                 true => Resize::Done,
                 false if live.version().is_some() => Resize::Keep(id),
-                false => self.cut(ToCut { id, held: false }, live, wish),
+                false => self.cut(ToCut { id, through: ino, held: false }, live, wish),
             });
         }
         if has_size(&published.entry, size) {
@@ -267,7 +238,8 @@ impl Filesystem {
                 }
                 Resize::Keep(id) => {
                     let this = self.clone();
-                    crate::task::blocking(move || this.preserve(id)).await;
+                    let kept = crate::task::blocking(move || this.preserve(id)).await;
+                    kept.map_err(|error| super::errno::promised(&error))?;
                 }
                 Resize::Wait(mut moved) => {
                     left = self.wait_for(&mut moved, left).await.ok_or(Errno::ETIMEDOUT)?;
@@ -358,7 +330,7 @@ impl Filesystem {
             return Err(Errno::EROFS);
         }
         let turn = self.0.rooms.ledger.begin();
-        let (ops, own, further) = {
+        let (ops, own, (further, inodes)) = {
             let mut guard = self.0.state.lock();
             let state = &mut *guard;
             let root = &self.0.rules.root;
@@ -417,6 +389,7 @@ impl Filesystem {
         };
         drop(state);
         self.doubt(further);
+        self.expire_attrs_of(inodes);
         Ok(())
     }
 
@@ -467,22 +440,22 @@ impl Filesystem {
     /// are the same file, so their close must not undo the change. With `alone`, the version has
     /// lost its name: then only a live file that is written through this inode changes, because the
     /// caller may have that open, and its close publishes the change. Returns what has to be done
-    /// to their files.
+    /// to their files, and the inodes whose attributes have changed.
     fn edit_successors(
         state: &mut State,
         ino: Ino,
         alone: bool,
         edit: &impl Fn(&mut Attrs) -> Reply<()>,
-    ) -> Vec<MtimeToSet> {
-        let mut touches = Vec::new();
-        let Some(inode) = state.names.inode(ino) else { return touches };
+    ) -> (Vec<MtimeToSet>, Vec<Ino>) {
+        let mut edited = (Vec::new(), Vec::new());
+        let Some(inode) = state.names.inode(ino) else { return edited };
         let (stamp, link) = match &inode.node {
             InodeKind::Entry(published) => (published.stamp, published.entry.link),
             InodeKind::Live(id) => match state.lives.get(*id) {
                 Some(live) => (live.lineage.follows(), live.link),
-                None => return touches,
+                None => return edited,
             },
-            _ => return touches,
+            _ => return edited,
         };
         // Another node may have removed the name since the caller looked it up.
         let spots = inode.places.iter().chain(&inode.last);
@@ -497,7 +470,8 @@ impl Filesystem {
             match live.edit_attrs(edit) {
                 Ok((changed, touch)) => {
                     live.attrs_moved |= alone && changed;
-                    touches.extend(touch);
+                    edited.0.extend(touch);
+                    edited.1.extend(changed.then_some(live.ino));
                 }
                 // A failure there does not concern the file that the caller has named.
                 Err(errno) => {
@@ -505,7 +479,7 @@ impl Filesystem {
                 }
             }
         }
-        touches
+        edited
     }
 
     /// Returns the paths of the version that a live file began from, while its name still has that

@@ -371,6 +371,15 @@ impl State {
         self.names.sweep_inode(ino);
     }
 
+    /// Notes that the bytes of a live file are changed through an inode. If that is another one than
+    /// its own, the kernel does not change the pages that it has of the file.
+    pub(super) fn note_change(&mut self, id: LiveId, through: Ino) {
+        let own = self.lives.get(id).map(|live| live.ino).filter(|own| *own != through);
+        if let Some(inode) = own.and_then(|own| self.names.inode_mut(own)) {
+            inode.has_stale_pages = true;
+        }
+    }
+
     /// Counts an open of an inode, including one in flight.
     pub(super) fn count_open(&mut self, ino: Ino) {
         if let Some(inode) = self.names.inode_mut(ino) {

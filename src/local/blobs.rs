@@ -15,7 +15,7 @@ mod list;
 mod open;
 mod pin;
 
-pub use adopt::Lodged;
+pub use adopt::{Lodged, NotAdopted};
 pub use pin::Pin;
 
 use std::collections::HashMap;

@@ -17,7 +17,9 @@ mod shelf;
 mod staging;
 mod whole;
 
-pub use blobs::{Adopted, Blobs, Limits, Lodged, News, OpenBlob, Options, Pin, State, Usage};
+pub use blobs::{
+    Adopted, Blobs, Limits, Lodged, News, NotAdopted, OpenBlob, Options, Pin, State, Usage,
+};
 pub use descriptors::{for_programs as descriptors_for_programs, raise_limit, spare};
 pub use dir::CacheDir;
 pub use figures::FigureFile;

@@ -109,6 +109,11 @@ impl StagedPath {
         }
     }
 
+    /// Leaves the file in staging, for the next start: the journal names its content.
+    pub fn leave(self) {
+        self.consume();
+    }
+
     /// Releases the name without removing anything: the file now has another name.
     pub(super) fn consume(mut self) {
         self.consumed = true;

@@ -37,7 +37,7 @@ use super::unpack::{For, Unpacker};
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
-use crate::local::State;
+use crate::local::{NotAdopted, State};
 use crate::namespace::{Location, Site};
 use crate::remote::{ErrorClass, Progress, Remote, decode_frame, is_throttled};
 use crate::task;
@@ -387,7 +387,9 @@ impl Inner {
         self.note_trouble(&name, remote.get_blob(&digest, size, sink).await)?;
         drop(place);
         let blobs = self.ledger.blobs().clone();
-        task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Fetched)).await?;
+        task::blocking(move || blobs.adopt(staged, &file, digest, size, State::Fetched))
+            .await
+            .map_err(NotAdopted::into_error)?;
         Ok(())
     }
 

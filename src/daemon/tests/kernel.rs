@@ -78,7 +78,7 @@ impl<'a> Kernel<'a> {
         kernel
     }
 
-    fn up(&mut self) {
+    pub(super) fn up(&mut self) {
         let mount_point = self.settings.local.cache_dir.parent().unwrap();
         let rooms = build::rooms(self.runtime.handle(), &self.settings, mount_point).unwrap();
         rooms.fs.start(Abilities {
@@ -102,7 +102,7 @@ impl<'a> Kernel<'a> {
         self.up();
     }
 
-    fn end(&mut self, orderly: bool) {
+    pub(super) fn end(&mut self, orderly: bool) {
         self.descriptors.clear();
         self.files.clear();
         self.stored.clear();
@@ -113,11 +113,16 @@ impl<'a> Kernel<'a> {
         }
         let Some(rooms) = self.rooms.take() else { return };
         if orderly {
+            rooms.fs.settle_published();
             self.runtime.block_on(rooms.engine.stop());
             rooms.finish();
         } else {
             self.runtime.block_on(rooms.engine.kill());
         }
+    }
+
+    pub(super) fn cache_dir(&self) -> &std::path::Path {
+        &self.settings.local.cache_dir
     }
 
     pub(super) fn rooms(&self) -> &Rooms {

@@ -87,8 +87,8 @@ impl Filesystem {
         uses: Option<u64>,
         forgotten: Option<&TreePath>,
     ) -> Result<()> {
-        self.keep_published(id);
-        self.publish_draft(id, uses, forgotten).inspect_err(|error| {
+        let kept = self.keep_published(id);
+        kept.and_then(|()| self.publish_draft(id, uses, forgotten)).inspect_err(|error| {
             tracing::warn!(error = error.chain(), "files that belong together were not published");
             let now = self.0.rooms.clock.mono();
             if let Some(edition) = self.0.state.lock().editions.get_mut(id) {
@@ -99,7 +99,7 @@ impl Filesystem {
 
     /// Makes blobs of what the draft has published and not released. Under the real names, other
     /// processes open only blobs.
-    fn keep_published(&self, id: EditionId) {
+    fn keep_published(&self, id: EditionId) -> Result<()> {
         let lives: Vec<LiveId> = {
             let state = self.0.state.lock();
             let lives =
@@ -107,9 +107,7 @@ impl Filesystem {
             let inos = lives.filter(|live| live.version().is_some()).map(|live| live.ino);
             inos.filter_map(|ino| state.names.inode(ino)?.live()).collect()
         };
-        for id in lives {
-            self.preserve(id);
-        }
+        lives.into_iter().try_for_each(|id| self.preserve(id))
     }
 
     fn publish_draft(

@@ -33,6 +33,22 @@ impl Drop for Lodged {
     }
 }
 
+/// A staged file that was not adopted. Dropping it removes the file.
+#[derive(Debug)]
+pub struct NotAdopted {
+    /// The staged file.
+    pub staged: StagedPath,
+    /// Why it is not a blob.
+    pub error: Error,
+}
+
+impl NotAdopted {
+    /// Removes the staged file and returns why it was not adopted.
+    pub fn into_error(self) -> Error {
+        self.error
+    }
+}
+
 impl Blobs {
     /// Counts a digest as present until the guard is dropped. The caller holds its bytes in staging and
     /// adopts them, or a copy of them, before it drops the guard.
@@ -48,8 +64,9 @@ impl Blobs {
     ///
     /// # Errors
     ///
-    /// `Corrupt` when the file has another size than `size`, `NoSpace` when the disk is full. The
-    /// staged file is removed in both cases.
+    /// `Corrupt` when the file has another size than `size` or was exchanged, `NoSpace` when the disk
+    /// is full, or another error of the disk. The caller gets the staged file back, which is removed
+    /// unless the caller keeps it.
     pub fn adopt(
         &self,
         staged: StagedPath,
@@ -57,10 +74,30 @@ impl Blobs {
         digest: Digest,
         size: u64,
         state: State,
-    ) -> Result<Adopted> {
+    ) -> std::result::Result<Adopted, NotAdopted> {
         if digest.is_empty_content() {
             return Ok(Adopted::Known);
         }
+        let adopted = match self.put_in_place(&staged, file, digest, size, state) {
+            Ok(Adopted::Known) => Adopted::Known,
+            Ok(Adopted::New) => {
+                staged.consume();
+                Adopted::New
+            }
+            Err(error) => return Err(NotAdopted { staged, error }),
+        };
+        self.relieve(charge(size));
+        Ok(adopted)
+    }
+
+    fn put_in_place(
+        &self,
+        staged: &StagedPath,
+        file: &File,
+        digest: Digest,
+        size: u64,
+        state: State,
+    ) -> Result<Adopted> {
         let found = file.metadata().map_err(|e| failed("examine", &digest, e))?;
         if found.len() != size {
             let op = format!("adopt blob {digest}: {} bytes instead of {size}", found.len());
@@ -68,18 +105,6 @@ impl Blobs {
         }
         let unsaved = state == State::Unsaved && !self.0.options.evict_unsaved;
         let fetched = state == State::Fetched;
-        let adopted = self.put_in_place(staged, file, digest, (unsaved, fetched))?;
-        self.relieve(charge(size));
-        Ok(adopted)
-    }
-
-    fn put_in_place(
-        &self,
-        staged: StagedPath,
-        file: &File,
-        digest: Digest,
-        (unsaved, fetched): (bool, bool),
-    ) -> Result<Adopted> {
         let path = self.path_of(&digest);
         let _stripe = self.stripe(&digest);
         let known = self.0.table.lock().tier.get(&digest);
@@ -97,7 +122,6 @@ impl Blobs {
                 // Nothing may refer to it yet, so it must not look like one that is long unused.
                 held.blob.used = used;
             });
-            drop(staged);
             return Ok(Adopted::Known);
         }
         self.rename(staged.path(), &path, &digest)?;
@@ -115,7 +139,7 @@ impl Blobs {
         table.tier.put(digest, Blob { seal: found, verified: true, used, fetched }, unsaved);
         table.tell(digest, Some(Used { seal: found, used }));
         // Under the same lock, so that the file is counted exactly once at any time.
-        staged.consume();
+        staged.note_bytes(0);
         Ok(Adopted::New)
     }
 

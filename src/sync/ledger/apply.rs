@@ -9,7 +9,7 @@ use super::lost_blobs;
 use super::{Ledger, Locked, Moved};
 use crate::digest::Digest;
 use crate::error::{Error, Result};
-use crate::local::{Blobs, State};
+use crate::local::{Blobs, NotAdopted, State};
 use crate::name::TreePath;
 use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
 use crate::remote::keys;
@@ -259,7 +259,11 @@ impl Ledger {
             return Ok(false);
         }
         file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
-        self.0.disk.blobs.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)?;
+        self.0
+            .disk
+            .blobs
+            .adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)
+            .map_err(NotAdopted::into_error)?;
         Ok(true)
     }
 

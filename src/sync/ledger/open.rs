@@ -25,7 +25,8 @@ use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::{
-    Blobs, CacheDir, Index, Journal, Leftover, LoadedIndex, Note, Record, Seq, Staging, State,
+    Blobs, CacheDir, Index, Journal, Leftover, LoadedIndex, NotAdopted, Note, Record, Seq, Staging,
+    State,
 };
 use crate::namespace::{Age, Fold, Op, Profiles, Time};
 use crate::remote::Remote;
@@ -201,7 +202,11 @@ impl Ledger {
         let digest = file.copy_to(&copy).map_err(|e| Error::io("copy a leftover", e))?;
         let Some(size) = missing.get(&digest) else { return Ok(None) };
         let keep = if self.0.remote.is_some() { State::Unsaved } else { State::Saved };
-        self.0.disk.blobs.adopt(staged, &copy, digest, *size, keep)?;
+        self.0
+            .disk
+            .blobs
+            .adopt(staged, &copy, digest, *size, keep)
+            .map_err(NotAdopted::into_error)?;
         Ok(Some(digest))
     }
 

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::Result;
-use crate::local::{Blobs, CacheDir, Index, Limits, Options, Staging, State};
+use crate::local::{Blobs, CacheDir, Index, Limits, NotAdopted, Options, Staging, State};
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Entry, EntryKind, Op, Profiles, Time};
 use crate::remote::fault::{Faults, SimulatedBucket};
@@ -118,7 +118,10 @@ impl SimulatedNode {
         let ledger = self.engine.ledger();
         let (mut file, staged) = ledger.staging().create()?;
         file.write_all(bytes).map_err(|e| crate::error::Error::io("write a file", e))?;
-        ledger.blobs().adopt(staged, &file, digest, size, State::Unsaved)?;
+        ledger
+            .blobs()
+            .adopt(staged, &file, digest, size, State::Unsaved)
+            .map_err(NotAdopted::into_error)?;
         let now = Time::from_wall(self.clock.wall());
         let attrs = Attrs { mtime: now, atime: now, ..Attrs::default() };
         let entry = Entry { kind: EntryKind::File { digest, size }, attrs, link: None };
