@@ -459,7 +459,8 @@ fn waiting_for_a_stopped_daemon_is_bounded() {
     let clock = hearthfs::clock::Clock::system();
     let output = bench.output(&["status", "mnt"]);
     assert_eq!(output.status.code(), Some(1), "{}", err(&output));
-    assert!(err(&output).contains("does not answer"), "{}", err(&output));
+    let named = format!("the daemon with process id {} does not answer", fake.child.id());
+    assert!(err(&output).contains(&named), "{}", err(&output));
     assert!(clock.mono() < Duration::from_secs(40));
 }
 

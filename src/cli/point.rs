@@ -94,7 +94,10 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
             point.display(),
             error.chain()
         ))
-        .hint(format!("end its daemon, then `hearthfs unmount {}`", point.display()))),
+        .hint(format!(
+            "end its daemon (SIGKILL loses no closed file), then `hearthfs unmount {}`",
+            point.display()
+        ))),
     }
 }
 

@@ -247,8 +247,15 @@ impl Client {
         line.push(b'\n');
         match within(REPLY_DEADLINE, self.stream.write_all(&line)).await {
             Some(sent) => sent.map_err(|error| Error::io("send to the daemon", error)),
-            None => Err(Error::new(Kind::TimedOut, "the daemon does not accept the request")),
+            None => Err(self.late("accept the request")),
         }
+    }
+
+    /// Returns the error that the daemon was too slow. It names the process, which may have to be ended.
+    fn late(&self, what: &str) -> Error {
+        let pid = self.pid.map(|pid| format!(" with process id {}", pid.as_raw_nonzero()));
+        let op = format!("the daemon{} does not {what}", pid.unwrap_or_default());
+        Error::new(Kind::TimedOut, op)
     }
 
     async fn receive(&mut self) -> Result<Response> {
@@ -256,7 +263,7 @@ impl Client {
         let mut limited = (&mut self.stream).take(RESPONSE_BYTES_MAX);
         let read = within(REPLY_DEADLINE, limited.read_until(b'\n', &mut line)).await;
         match read {
-            None => Err(Error::new(Kind::TimedOut, "the daemon does not answer")),
+            None => Err(self.late("answer")),
             Some(Err(error)) => Err(Error::io("receive from the daemon", error)),
             Some(Ok(_)) if line.last() != Some(&b'\n') => {
                 Err(Error::new(Kind::Closed, "the daemon closed the connection"))
