@@ -1,15 +1,23 @@
 //! The environment of a command in which clients cache on the mount.
 //!
-//! Owns the decision which variables of the profiles are set. Must never override what the user has set.
+//! Owns the decision which variables of the profiles are set. Must never override what the user has
+//! set, and never let a client write to another hearthfs mount: a login or an outer `run` set that.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use super::point::within;
+use crate::config::{Surroundings, resolve};
+use crate::control::Mounts;
 use crate::namespace::{Profile, Profiles, Unless};
 
 /// The variable with the mount point, for programs in the command.
 const MOUNT_VARIABLE: &str = "HEARTHFS_MOUNT";
+/// How long resolving a path may take: it may lead to a mount that does not answer.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The environment for a command that runs on a mount.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -18,32 +26,89 @@ pub(super) struct ClientEnvironment {
     pub(super) variables: Vec<(String, OsString)>,
     /// Directories that must exist, relative to the mount.
     pub(super) dirs: Vec<String>,
+    /// Variables of clients that the user has set to a place that is on no mount.
+    pub(super) left_alone: Vec<String>,
 }
 
-/// Decides what to set for a command on the mount at `point`, given what the user has set, and
-/// whether clients are told to cache quick compilations too.
+/// Where the value of a client's variable leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Leads {
+    /// To this mount.
+    Here,
+    /// To another hearthfs mount.
+    Another,
+    /// To a place that is on no mount.
+    Elsewhere,
+}
+
+/// Determines where a value leads, for a command on the mount at `point`.
+pub(super) fn leads(around: &Surroundings, mounts: &Mounts, point: &Path, value: &OsStr) -> Leads {
+    let Some(path) = path_of(around, value) else { return Leads::Elsewhere };
+    let ours = mounts.holding(point);
+    // An outer `run` may have unmounted already.
+    let outer = around.directory(MOUNT_VARIABLE);
+    let of = |path: &Path| match mounts.holding(path) {
+        Some(mounted) if ours.is_some_and(|ours| ours.device == mounted.device) => Leads::Here,
+        Some(_) => Leads::Another,
+        None if outer.as_ref().is_some_and(|outer| path.starts_with(outer)) => Leads::Another,
+        None => Leads::Elsewhere,
+    };
+    match of(&path) {
+        // Only now, so that a mount that hangs is not accessed.
+        Leads::Elsewhere => match within(RESOLVE_LIMIT, move || resolve(&path)) {
+            Some(Ok(path)) => of(&path),
+            _ => Leads::Elsewhere,
+        },
+        found => found,
+    }
+}
+
+/// Returns the path that a value names; `None` for the address of a store.
+fn path_of(around: &Surroundings, value: &OsStr) -> Option<PathBuf> {
+    let bytes = value.as_bytes();
+    let path = bytes.strip_prefix(b"file://").unwrap_or(bytes);
+    let is_address = path.windows(3).any(|three| three == b"://");
+    (!path.is_empty() && !is_address).then(|| around.absolute(Path::new(OsStr::from_bytes(path))))
+}
+
+/// Decides what to set for a command on the mount at `point`, given what is set and where that
+/// leads, and whether clients are told to cache quick compilations too.
 pub(super) fn environment(
     profiles: &Profiles,
     point: &Path,
     set: &BTreeMap<OsString, OsString>,
+    leads: impl Fn(&OsStr) -> Leads,
     short_compiles: bool,
 ) -> ClientEnvironment {
     let is_set = |variable: &String| set.contains_key(OsStr::new(variable));
+    let where_to = |variable: &String| set.get(OsStr::new(variable)).map(|value| leads(value));
     let mut environment = ClientEnvironment::default();
     for profile in profiles.all() {
         let mut further: Vec<_> = Vec::new();
         if short_compiles {
             further.extend(&profile.short_compiles);
         }
-        if !profile.variables.iter().any(is_set) && !said_otherwise(profile, set) {
-            for variable in &profile.variables {
-                environment
-                    .variables
-                    .push((variable.clone(), point.join(&profile.dir).into_os_string()));
+        let (mut is_free, mut wanted) = (!said_otherwise(profile, set), Vec::new());
+        for variable in &profile.variables {
+            match where_to(variable) {
+                None => wanted.push((variable, false)),
+                Some(Leads::Another) => wanted.push((variable, true)),
+                Some(Leads::Here) => is_free = false,
+                Some(Leads::Elsewhere) => {
+                    is_free = false;
+                    environment.left_alone.push(variable.clone());
+                }
             }
-            if profile.needs_dir {
-                environment.dirs.push(profile.dir.clone());
-            }
+        }
+        wanted.retain(|(_, must)| is_free || *must);
+        if profile.needs_dir && (is_free || !wanted.is_empty()) {
+            environment.dirs.push(profile.dir.clone());
+        }
+        for (variable, _) in wanted {
+            let value = point.join(&profile.dir).into_os_string();
+            environment.variables.push((variable.clone(), value));
+        }
+        if is_free {
             further.extend(&profile.settings);
         }
         for (variable, value) in further.into_iter().filter(|(variable, _)| !is_set(variable)) {
@@ -99,6 +164,16 @@ pub(super) fn help() -> String {
 mod tests {
     use super::*;
 
+    /// Where values lead in these tests, which have no mounts.
+    fn leads(value: &OsStr) -> Leads {
+        let path = Path::new(value);
+        match (path.starts_with("/m"), path.starts_with("/other")) {
+            (true, _) => Leads::Here,
+            (_, true) => Leads::Another,
+            _ => Leads::Elsewhere,
+        }
+    }
+
     fn planned(set: &[(&str, &str)]) -> BTreeMap<String, String> {
         planned_by(&Profiles::default(), set, false)
     }
@@ -109,7 +184,7 @@ mod tests {
         short_compiles: bool,
     ) -> BTreeMap<String, String> {
         let set = set.iter().map(|(k, v)| (k.into(), v.into())).collect();
-        let environment = environment(profiles, Path::new("/m"), &set, short_compiles);
+        let environment = environment(profiles, Path::new("/m"), &set, leads, short_compiles);
         environment
             .variables
             .into_iter()
@@ -211,12 +286,73 @@ mod tests {
     }
 
     #[test]
+    fn what_leads_to_another_mount_is_set() {
+        let all = planned(&[
+            ("OLYMPUS_COMPILATION_CACHE_DIR", "/other/jax"),
+            ("JAX_COMPILATION_CACHE_DIR", "/other/jax"),
+            ("TRITON_DEJAVU_STORAGE", "/other/triton-dejavu"),
+            ("NEURON_COMPILE_CACHE_URL", "/other/neuron"),
+            ("NEURON_CC_FLAGS", "--cache_dir=/mine"),
+            ("GOCACHE", "/m/mine"),
+        ]);
+        for (variable, value) in [
+            ("OLYMPUS_COMPILATION_CACHE_DIR", "/m/jax"),
+            ("JAX_COMPILATION_CACHE_DIR", "/m/jax"),
+            ("TRITON_DEJAVU_STORAGE", "/m/triton-dejavu"),
+            ("NEURON_COMPILE_CACHE_URL", "/m/neuron"),
+        ] {
+            assert_eq!(all.get(variable).map(String::as_str), Some(value), "{variable}");
+        }
+        assert!(!all.contains_key("GOCACHE"), "another directory of this mount");
+        // Beside a choice of the user, only what leads to the other mount changes.
+        let all = planned(&[
+            ("OLYMPUS_COMPILATION_CACHE_DIR", "/other/jax"),
+            ("JAX_COMPILATION_CACHE_DIR", "/mine"),
+        ]);
+        assert_eq!(all.get("OLYMPUS_COMPILATION_CACHE_DIR").map(String::as_str), Some("/m/jax"));
+        assert!(!all.contains_key("JAX_COMPILATION_CACHE_DIR"));
+    }
+
+    #[test]
+    fn what_is_left_alone_is_named() {
+        let left = |set: &[(&str, &str)]| {
+            let set = set.iter().map(|(k, v)| (k.into(), v.into())).collect();
+            environment(&Profiles::default(), Path::new("/m"), &set, leads, false).left_alone
+        };
+        assert_eq!(left(&[("GOCACHE", "/mine"), ("TRITON_CACHE_DIR", "/m/x")]), ["GOCACHE"]);
+        assert!(left(&[("GOCACHE", "/other/go-build"), ("HOME", "/home/me")]).is_empty());
+    }
+
+    #[test]
+    fn values_lead_to_places() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        std::os::unix::fs::symlink("/outer/triton", dir.path().join("link")).expect("symlink");
+        // Without a mount in the table, only that of the outer `run` is known.
+        let around = crate::config::around(1000, &[("HEARTHFS_MOUNT", "/outer")]);
+        let of = |value: &str| {
+            super::leads(&around, &Mounts::default(), Path::new("/m"), OsStr::new(value))
+        };
+        let link = dir.path().join("link");
+        for (value, wanted) in [
+            ("/outer/jax", Leads::Another),
+            ("file:///outer/jax", Leads::Another),
+            ("outer/jax", Leads::Another),
+            (link.to_str().expect("text"), Leads::Another),
+            ("/outermost", Leads::Elsewhere),
+            ("s3://outer/jax", Leads::Elsewhere),
+            ("", Leads::Elsewhere),
+        ] {
+            assert_eq!(of(value), wanted, "{value}");
+        }
+    }
+
+    #[test]
     fn directories_of_clients_that_make_none() {
         let profiles = Profiles::default();
-        let dirs = environment(&profiles, Path::new("/m"), &BTreeMap::new(), false).dirs;
+        let dirs = environment(&profiles, Path::new("/m"), &BTreeMap::new(), leads, false).dirs;
         assert_eq!(dirs, ["torch_xla", "triton-dejavu"]);
         let mine = BTreeMap::from([("TRITON_DEJAVU_STORAGE".into(), "/mine".into())]);
-        let dirs = environment(&profiles, Path::new("/m"), &mine, false).dirs;
+        let dirs = environment(&profiles, Path::new("/m"), &mine, leads, false).dirs;
         assert!(!dirs.iter().any(|dir| dir == "triton-dejavu"));
     }
 

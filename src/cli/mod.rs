@@ -396,7 +396,7 @@ remote (at most writeback.drain_deadline, and no longer once the store is known 
 
 Some clients store absolute paths in their entries: DIR should be the same on all nodes.
 
-Variables that are set for the command, unless you have set them:
+Variables that are set for the command, unless you have set them; one that leads to another hearthfs mount is set all the same:
 ";
 
 /// Parses the arguments, runs the command, and returns its exit status. Called as `mount.hearthfs`,

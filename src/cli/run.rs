@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::background;
 use super::child::{ChildSignals, Running, end_like};
-use super::clients::{ClientEnvironment, environment, why_nothing};
+use super::clients::{ClientEnvironment, environment, leads, why_nothing};
 use super::failure::{Failure, Outcome};
 use super::figures;
 use super::mount::{check_before_mount, clear, say_store};
@@ -24,7 +24,7 @@ use super::status::FULL;
 use super::unmount::shut_down;
 use crate::clock::Clock;
 use crate::config::{self, ByteSize, FlagValue, Flags, Loaded, Origin, Surroundings, Writes};
-use crate::control::{self, Backlog, DrainProgress, DrainReport, Status};
+use crate::control::{self, Backlog, DrainProgress, DrainReport, Mounts, Status};
 use crate::daemon::MANAGER_VARIABLES;
 use crate::metrics::{ClientFigures, Figures, Snapshot};
 
@@ -98,7 +98,13 @@ pub(super) fn run(command: &RunCommand) -> Outcome<ExitCode> {
         };
         let settings = &loaded.settings;
         let short = settings.run.cache_short_compiles;
-        let environment = environment(&settings.profiles, &point, &around.variables, short);
+        let (profiles, set, mounts) = (&settings.profiles, &around.variables, Mounts::read()?);
+        let leads = |value: &OsStr| leads(&around, &mounts, &point, value);
+        let environment = environment(profiles, &point, set, leads, short);
+        if !environment.left_alone.is_empty() {
+            let names = environment.left_alone.join(", ");
+            note(&format!("note: left as you have set it, so not cached on this mount: {names}"));
+        }
         if make_dirs(&point, &environment)
             && let Some(before) = &mut joined.before
             && let Ok((_, status)) = control::find(&around, &point, Some(around.uid)).await

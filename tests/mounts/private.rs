@@ -167,6 +167,35 @@ fn private_mounts_are_not_taken_for_shared_ones() {
     }
 }
 
+/// A login on a shared mount does not make a private run share its writes.
+#[test]
+fn private_runs_do_not_write_to_the_mount_of_the_login() {
+    let cluster = Cluster::two(Io::best());
+    let (own, plain) = (cluster.site.dir("own"), cluster.site.dir("plain"));
+    let link = cluster.site.path().join("link");
+    std::os::unix::fs::symlink(cluster.a.at("go-build"), &link).must("link to the shared mount");
+    let script = "mkdir -p $JAX_COMPILATION_CACHE_DIR; echo mine >$JAX_COMPILATION_CACHE_DIR/entry; \
+                  echo $JAX_COMPILATION_CACHE_DIR $OLYMPUS_COMPILATION_CACHE_DIR $GOCACHE $TRITON_CACHE_DIR";
+    let mut command = cluster.site.hearthfs();
+    command.args(["run", "--writes", "private", "--remote", &cluster.store.url(), "--mount"]);
+    command.arg(&own).arg("--cache-dir").arg(cluster.site.path().join("own.cache"));
+    command.args(["--", "sh", "-c", script]);
+    for name in ["JAX_COMPILATION_CACHE_DIR", "OLYMPUS_COMPILATION_CACHE_DIR"] {
+        command.env(name, cluster.a.at("jax"));
+    }
+    command.env("GOCACHE", &link).env("TRITON_CACHE_DIR", &plain);
+    let said = run(&mut command, LIMIT_MS);
+    assert_eq!(said.code(), 0, "{said:?}");
+    let (own, plain) = (own.display(), plain.display());
+    assert_eq!(said.out.trim(), format!("{own}/jax {own}/jax {own}/go-build {plain}"), "{said:?}");
+    let notes: Vec<&str> = said.err.lines().filter(|line| line.contains("note: ")).collect();
+    assert!(notes.len() == 1 && notes[0].ends_with(": TRITON_CACHE_DIR"), "{said:?}");
+    cluster.settle();
+    for node in [&cluster.a, &cluster.b] {
+        assert!(!node.at("jax").exists(), "the run wrote to the shared mount");
+    }
+}
+
 /// A client's report of one run: how much it has compiled, and its results.
 type Said = (u64, Value);
 

@@ -14,7 +14,8 @@ Made from `src/namespace/profiles.toml`. `hearthfs profiles NAME` prints the sam
 with the additions of `[profiles.NAME]` of the configuration.
 
 `hearthfs run -- COMMAND` sets the variables below for one command, `systemd/hearthfs.sh` for logins and
-`systemd/hearthfs-clients.conf` for units. Variables that the user has set stay. MOUNT is the mount point. Logins and units get only what works
+`systemd/hearthfs-clients.conf` for units. Variables that the user has set stay; `hearthfs run` names them, and replaces one that
+leads to another hearthfs mount, such as that of the login. MOUNT is the mount point. Logins and units get only what works
 when they begin: the directory must exist and be writable, on a mount that answers.
 
 **Mount at the same path on all nodes.** Triton and TorchInductor keep absolute paths in their entries, and JAX hashes
