@@ -185,7 +185,7 @@ impl Cache {
 }
 
 /// Returns the store that the cache directory says this node knows.
-fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
+pub(super) fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
     let Some(text) = CacheDir::kept_store(cache_dir)? else { return Ok(None) };
     let known = KnownStore::parse(&text);
     if known.is_none() {

@@ -28,7 +28,7 @@ pub use gc::{
 pub use look::{LOOK, LookResult, look_at};
 pub use node::TAKEN_OVER;
 pub use notify::MANAGER_VARIABLES;
-pub use rules::{credentials_remedy, credentials_source, lifecycle, region, store};
+pub use rules::{credentials_remedy, credentials_source, know_store, lifecycle, region, store};
 pub use serve::{ExitReport, serve};
 
 pub use crate::remote::{

@@ -7,11 +7,11 @@ use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::Handle;
 
-use super::build::remote_options;
+use super::build::{known_store, remote_options};
 use crate::config::Settings;
 use crate::control::RulesReport;
 use crate::error::{Error, Kind, Result};
-use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, RulesCheck};
+use crate::remote::{self, Environment, Lifecycle, Remote, RemoteOptions, RulesCheck, StoreId};
 use crate::stamp::NodeId;
 use crate::task;
 
@@ -40,6 +40,14 @@ fn open(settings: &Settings, options: &RemoteOptions) -> Result<Lifecycle> {
 pub fn store(settings: &Settings, clock: &crate::clock::Clock) -> Result<Remote> {
     let url = settings.remote.url.as_ref().ok_or_else(no_remote)?;
     Remote::open(url, &remote_options(settings), clock.clone(), NodeId(0))
+}
+
+/// Lets a handle accept only the store that this node knows, as a mount does; returns which one that is.
+pub fn know_store(settings: &Settings, store: &Remote) -> Option<StoreId> {
+    let known = known_store(&settings.local.cache_dir).ok().flatten()?;
+    let id = known.store();
+    store.know(Some(known));
+    Some(id)
 }
 
 /// Describes where this process gets the credentials for the store, by names of variables and

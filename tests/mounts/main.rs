@@ -69,6 +69,7 @@ mod posix_suites;
 mod private;
 mod profiles;
 mod programs;
+mod refusals;
 mod removals;
 mod replays;
 mod rewritten;

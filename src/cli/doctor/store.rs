@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::finding::{Finding, Theme};
 use crate::clock::{Clock, within};
 use crate::config::{Settings, Writes, format_age};
-use crate::daemon::{self, Access, Obstacle, RulesCheck, Step, Trial};
+use crate::daemon::{self, Access, Obstacle, RulesCheck, Step, StoreId, Trial};
 use crate::error::{Error, Kind};
 
 /// A larger difference of the clocks gets a warning.
@@ -41,16 +41,17 @@ pub(super) async fn look(settings: &Settings, asking: Asking) -> Vec<Finding> {
         Ok(store) => store.read_only(),
         Err(error) => return vec![unusable(url, &error)],
     };
+    let known = daemon::know_store(settings, &store);
     let asked = async {
         let write = settings.mount.writes == Writes::Shared && asking == Asking::Trying;
         let access = store.try_access(write).await;
-        let mut all = reached(settings, &access);
+        let mut all = reached(settings, known, &access);
         if all.iter().any(|finding| finding.name == "reachable")
             && access.list.obstacle().is_none_or(of_one)
         {
             all.extend(rights(settings, asking, &access));
             all.push(clock(settings, &access));
-            all.push(identity(settings, store.check().await));
+            all.push(identity(settings, known, store.check().await));
             all.push(expiry(settings, store.declared_expiry()));
             all.extend(rules(settings).await);
         }
@@ -74,7 +75,7 @@ fn unusable(url: &crate::config::RemoteUrl, error: &Error) -> Finding {
 }
 
 /// Reports the first request: whether anything answers, with which credentials, and in which region.
-fn reached(settings: &Settings, access: &Access) -> Vec<Finding> {
+fn reached(settings: &Settings, known: Option<StoreId>, access: &Access) -> Vec<Finding> {
     let url = settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default();
     let trial = access.list.obstacle();
     let text = trial.map(|trial| trial.text.clone()).unwrap_or_default();
@@ -97,10 +98,15 @@ fn reached(settings: &Settings, access: &Access) -> Vec<Finding> {
             )];
         }
         Some(Obstacle::Missing) if is_dir => {
-            return vec![problem(
-                "reachable",
-                "correct the address, mount the shared file system there, or make it: `hearthfs init`",
-            )];
+            let place = "correct the address, or mount the shared file system there";
+            let remedy = match known {
+                None => format!("{place}, or make it: `hearthfs init {url}`"),
+                Some(known) => format!(
+                    "{place}; only if the store {known}, which this node knows, is given up: \
+                     `hearthfs init {url} --replaces {known}`"
+                ),
+            };
+            return vec![problem("reachable", &remedy)];
         }
         Some(Obstacle::Missing) => {
             return vec![problem("reachable", "make the bucket, or correct its name")];
@@ -251,22 +257,34 @@ fn clock(settings: &Settings, access: &Access) -> Finding {
 }
 
 /// Reports whether a hearthfs store is there. An empty place becomes one at the first mount that may write.
-fn identity(settings: &Settings, checked: Result<(), Error>) -> Finding {
+fn identity(settings: &Settings, known: Option<StoreId>, checked: Result<(), Error>) -> Finding {
     const NAME: &str = "store";
+    let url = settings.remote.url.as_ref().map(ToString::to_string).unwrap_or_default();
     match checked {
         Ok(()) => Finding::ok(Theme::Store, NAME, "hearthfs.json is there and can be used"),
+        // The message says what to do: it depends on where the node knows its store.
+        Err(error)
+            if known.is_some() && matches!(error.kind(), Kind::NotFound | Kind::Unavailable) =>
+        {
+            Finding::problem(
+                Theme::Store,
+                NAME,
+                error.chain(),
+                "see docs/operations.md, \"The store is not the one that this node knows\"",
+            )
+        }
         Err(error) if error.kind() == Kind::NotFound && settings.mount.writes == Writes::Shared => {
             Finding::ok(
                 Theme::Store,
                 NAME,
-                "no store yet: the first mount makes one, or `hearthfs init`",
+                format!("no store yet: the first mount makes one, or `hearthfs init {url}`"),
             )
         }
         Err(error) if error.kind() == Kind::NotFound => Finding::problem(
             Theme::Store,
             NAME,
             "there is no store, and this mount does not make one",
-            "correct the address, or make the store with `hearthfs init`",
+            format!("correct the address, or make the store with `hearthfs init {url}`"),
         ),
         Err(error) => Finding::problem(
             Theme::Store,
@@ -364,13 +382,13 @@ mod tests {
             (Obstacle::Place, "reachable", "remote.region"),
         ] {
             let access = Access { list: failed(obstacle), ..Access::default() };
-            let all = reached(&settings, &access);
+            let all = reached(&settings, None, &access);
             assert_eq!((all[0].name.as_str(), all[0].result), (name, Verdict::Problem));
             let told = all[0].remedy.clone().expect("a remedy");
             assert!(told.contains(remedy) && all[0].found.contains("said so"), "{told}");
         }
         let access = Access { list: failed(Obstacle::Right), ..Access::default() };
-        assert_eq!(reached(&settings, &access)[0].result, Verdict::Ok);
+        assert_eq!(reached(&settings, None, &access)[0].result, Verdict::Ok);
     }
 
     #[test]
