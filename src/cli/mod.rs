@@ -360,8 +360,9 @@ Examples:
 
 const UNMOUNT_NOTES: &str = "\
 Exits 1 if not everything could be uploaded in time. The rest is then kept in the cache directory, and \
-the next mount with that directory continues. `--stale` is for service managers: it removes \
-a dead mount, if there is one, and succeeds if nothing is mounted.
+the next mount with that directory continues. It exits 1, too, if the daemon is dead and changes may not be in the store yet: it removes the mount, and says \
+how many there are, if the cache directory is known. With `--now` both exit 0. `--stale` is for service managers: it removes \
+a dead mount, if there is one, and succeeds if nothing is mounted. Root can do this for the mounts of all users.
 
 Examples:
   hearthfs unmount /mnt/cache

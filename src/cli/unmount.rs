@@ -6,11 +6,12 @@ use std::time::Duration;
 use clap::Args;
 
 use super::failure::{Failure, Outcome};
-use super::output::{ProgressLine, left, note};
+use super::output::{ProgressLine, count, left, note};
 use super::point::{self, State};
 use super::wait;
-use crate::config::{Flags, Surroundings, parse_duration};
-use crate::control::{Client, DrainReport, Mounted, Mounts};
+use crate::config::{self, Flags, Surroundings, parse_duration};
+use crate::control::{Client, DrainReport, FS_NAME, Mounted, Mounts};
+use crate::daemon;
 use crate::error::Kind;
 
 /// How long the daemon may take to end after it has unmounted.
@@ -46,9 +47,10 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
     if command.stale {
         return unmount_stale(&around, &point);
     }
-    if !Mounts::read()?.at(&point).is_some_and(Mounted::is_ours) {
+    let mounts = Mounts::read()?;
+    let Some(mounted) = mounts.at(&point).filter(|mounted| mounted.is_ours()) else {
         return Err(not_mounted(&point));
-    }
+    };
     let limit = if command.now { Some(Duration::ZERO) } else { command.timeout };
     let report = wait(async {
         match point::inspect(&around, &point).await? {
@@ -59,8 +61,7 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
         }
     })?;
     let Some(report) = report else {
-        note("its daemon was dead; its mount is removed");
-        return Ok(());
+        return of_dead(&around, command, mounted);
     };
     if report.complete || report.left.is_empty() {
         return Ok(());
@@ -83,6 +84,42 @@ fn point(around: &Surroundings, command: &Unmount) -> Outcome<PathBuf> {
     }
     let flags = Flags { file: command.config.clone(), values: Vec::new() };
     point::settle(around, None, &flags).map(|(point, _)| point)
+}
+
+/// Says what a dead daemon has not sent, after its mount was removed.
+fn of_dead(around: &Surroundings, command: &Unmount, mounted: &Mounted) -> Outcome<()> {
+    const REMOVED: &str = "its daemon was dead; its mount is removed";
+    let point = &mounted.point;
+    if mounted.source == FS_NAME {
+        note(&format!("{REMOVED}; it had no store"));
+        return Ok(());
+    }
+    let flags = Flags { file: command.config.clone(), values: Vec::new() };
+    let cache = config::load(&flags, around, Some(point)).ok().map(|l| l.settings.local.cache_dir);
+    let pending = cache.and_then(|cache| Some((daemon::count_pending(&cache, point)?, cache)));
+    let shown = point.display();
+    let (what, remedy) = match pending {
+        Some((0, _)) => {
+            note(&format!("{REMOVED}; everything was in the store"));
+            return Ok(());
+        }
+        Some((left, cache)) => (
+            format!("{} may not be in the store yet", count(left, "change", "changes")),
+            format!("kept in {}: `hearthfs mount {shown}` sends them", cache.display()),
+        ),
+        None => (
+            "it is not known whether all changes are in the store".to_owned(),
+            format!(
+                "kept in its cache directory: `hearthfs mount {shown}` with the same settings sends them"
+            ),
+        ),
+    };
+    if command.now {
+        note(&format!("{REMOVED}; {what}; {remedy}"));
+        return Ok(());
+    }
+    Err(Failure::failed(format!("unmounted, but its daemon was dead: {what}"))
+        .hint(format!("they are {remedy}")))
 }
 
 /// Removes a dead mount, if there is one, unless the service manager is about to mount there again.

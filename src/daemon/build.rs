@@ -195,16 +195,18 @@ pub(super) fn known_store(cache_dir: &Path) -> Result<Option<KnownStore>> {
     Ok(known)
 }
 
+/// Reports whether the last user of the cache directory was a daemon of this mount point.
+pub(super) fn is_held_for(root: &Path, mount_point: &Path) -> bool {
+    let text = std::fs::read(root.join("v1/LOCK")).unwrap_or_default();
+    text.split(|byte| *byte == b'\n').nth(1) == Some(mount_point.as_os_str().as_bytes())
+}
+
 /// Opens the cache directory. An earlier daemon of the same mount point, already unmounted, may
 /// still be saving its state.
 fn open_dir(runtime: &Handle, root: &Path, mount_point: &Path) -> Result<CacheDir> {
-    let is_earlier = || {
-        let text = std::fs::read(root.join("v1/LOCK")).unwrap_or_default();
-        text.split(|byte| *byte == b'\n').nth(1) == Some(mount_point.as_os_str().as_bytes())
-    };
     for _ in 0..HOLDER_TRIES {
         match CacheDir::open(root) {
-            Err(error) if error.kind() == Kind::Busy && is_earlier() => {
+            Err(error) if error.kind() == Kind::Busy && is_held_for(root, mount_point) => {
                 runtime.block_on(clock::sleep(HOLDER_POLL));
             }
             opened => return opened,

@@ -15,6 +15,7 @@ mod monitored;
 mod node;
 mod notify;
 mod outsider;
+mod pending;
 mod rules;
 mod serve;
 mod sight;
@@ -28,6 +29,7 @@ pub use gc::{
 pub use look::{LOOK, LookResult, look_at};
 pub use node::TAKEN_OVER;
 pub use notify::MANAGER_VARIABLES;
+pub use pending::count_pending;
 pub use rules::{credentials_remedy, credentials_source, know_store, lifecycle, region, store};
 pub use serve::{ExitReport, serve};
 

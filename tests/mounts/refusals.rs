@@ -35,6 +35,60 @@ fn as_user(site: &Site, user: User, options: &[&str]) -> Command {
     by_setpriv(site, &[&who, options].concat())
 }
 
+/// Unmounts what a dead daemon has left; `knowing` the cache directory or not.
+fn unmount_dead(cluster: &mut Cluster, knowing: bool, words: &[&str]) -> Said {
+    cluster.a.kill_only();
+    let mut command = cluster.site.hearthfs();
+    command.arg("unmount").arg(&cluster.a.mount).args(words);
+    if knowing {
+        command.env("HEARTHFS_CACHE_DIR", &cluster.a.cache);
+    }
+    let said = run(&mut command, LIMIT_MS);
+    assert!(!is_mounted(&cluster.a.mount), "{said:?}");
+    said
+}
+
+/// `unmount` says what a dead daemon has not sent, and fails unless that is accepted.
+#[test]
+fn refused_is_a_silent_unmount_of_a_dead_daemon() {
+    let mut cluster = Cluster::with(Store::dir, &Options::new(Io::best()).deadline("1s"));
+    let put = |cluster: &Cluster, name: &str| {
+        SyscallProcess::new().put(&cluster.a.at(name), name.as_bytes()).must("put");
+    };
+    put(&cluster, "sent");
+    cluster.a.drain();
+    let said = unmount_dead(&mut cluster, true, &[]);
+    assert_eq!(said.code(), 0, "{said:?}");
+    assert!(said.err.contains("everything was in the store"), "{said:?}");
+    cluster.a.up();
+    cluster.store.fail();
+    put(&cluster, "first");
+    put(&cluster, "second");
+    let (mount, cache) = (text(&cluster.a.mount), text(&cluster.a.cache));
+    let said = unmount_dead(&mut cluster, true, &[]);
+    assert_eq!(said.code(), FAILED, "{said:?}");
+    for word in ["error: unmounted, but", "2 changes", &cache, &format!("hearthfs mount {mount}")] {
+        assert!(said.err.contains(word), "`{word}` is not in: {said:?}");
+    }
+    cluster.a.up();
+    let said = unmount_dead(&mut cluster, false, &[]);
+    assert_eq!(said.code(), FAILED, "{said:?}");
+    assert!(said.err.contains("not known whether"), "{said:?}");
+    cluster.a.up();
+    let said = unmount_dead(&mut cluster, true, &["--now"]);
+    assert_eq!(said.code(), 0, "{said:?}");
+    assert!(said.err.contains("2 changes") && said.err.contains(&cache), "{said:?}");
+    cluster.store.heal();
+    cluster.a.up();
+    cluster.settle();
+    for name in ["sent", "first", "second"] {
+        eventually(LIMIT_MS, "what was kept arrives", || {
+            let read = std::fs::read(cluster.b.at(name)).map_err(|error| error.to_string())?;
+            if read == name.as_bytes() { Ok(()) } else { Err("other bytes".to_owned()) }
+        });
+    }
+}
+
 /// A node that knows a store is not told to make another.
 #[test]
 fn refused_stores_are_not_replaced_by_accident() {
