@@ -39,6 +39,7 @@ mod record;
 mod rm;
 mod run;
 mod share;
+mod stale;
 mod stat;
 mod status;
 mod store;

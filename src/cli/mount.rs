@@ -89,7 +89,7 @@ pub(super) async fn prepare(
     let shown = point.display();
     match state {
         State::Free => await_end(around, &point, loaded.settings.writeback.drain_deadline).await?,
-        State::Stale => {}
+        State::Stale { .. } => {}
         State::Live(found) => {
             let pid = found.1.daemon.pid;
             let message =
@@ -103,8 +103,7 @@ pub(super) async fn prepare(
         }
     }
     check_before_mount(around, &loaded.settings, &point)?;
-    if matches!(state, State::Stale) && around.uid != 0 {
-        // Root's own mount replaces it.
+    if matches!(state, State::Stale { is_replaced: false }) {
         clear(around, &point).await?;
     }
     Ok((point, loaded))
@@ -143,7 +142,7 @@ pub(super) fn check_before_mount(
 
 /// Removes a stale mount, and checks the directory that it hid.
 pub(super) async fn clear(around: &Surroundings, point: &Path) -> Outcome<()> {
-    point::clear_stale(point)?;
+    point::clear_stale(around, point).await?;
     note(&format!("removed the mount that a dead daemon left at {}", point.display()));
     match point::inspect(around, point).await? {
         State::Free => Ok(()),

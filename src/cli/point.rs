@@ -11,13 +11,17 @@ use std::time::Duration;
 use rustix::fs::Access;
 
 use super::failure::{Failure, Outcome};
+use super::stale::{self, is_of_other, look_as_owner};
 use crate::config::{self, Flags, Loaded, Surroundings, resolve};
 use crate::control::{self, Client, Mounted, Mounts, Status};
+use crate::daemon::LookResult;
 use crate::error::Kind;
 use crate::task::{self, AnyValue};
 
 /// How long a mount may take to answer one stat.
 const STAT_LIMIT: Duration = Duration::from_secs(5);
+/// The most mounts of dead daemons that are removed from one place.
+const PILE_MAX: usize = 16;
 /// How long a mount may take to answer one request.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
@@ -31,7 +35,10 @@ pub(super) enum State {
     /// One of our mounts that belongs to another user.
     Foreign,
     /// What a dead daemon left.
-    Stale,
+    Stale {
+        /// A new mount of this user replaces it in one step.
+        is_replaced: bool,
+    },
 }
 
 /// Returns the absolute, resolved form of a mount point as typed.
@@ -77,8 +84,11 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
         Ok(found) => return Ok(State::Live(Box::new(found))),
         Err(error) => error,
     };
-    match (error.kind(), stat_within(point, STAT_LIMIT)) {
-        (_, Some(Err(error))) if is_dead(&error) => Ok(State::Stale),
+    match (error.kind(), look(around, mounted).await) {
+        (_, Some(Err(error))) if is_dead(&error) => {
+            // Root's own mount replaces it.
+            Ok(State::Stale { is_replaced: around.uid == 0 && mounted.owner == Some(0) })
+        }
         (Kind::NotFound | Kind::Denied, Some(_)) if mounted.owner != Some(around.uid) => {
             Ok(State::Foreign)
         }
@@ -101,6 +111,18 @@ async fn ours(around: &Surroundings, mounted: &Mounted) -> Outcome<State> {
     }
 }
 
+/// Looks at a mount; `None` if it does not answer in time.
+async fn look(around: &Surroundings, mounted: &Mounted) -> Option<std::io::Result<()>> {
+    if is_of_other(around, mounted) {
+        match look_as_owner(mounted).await? {
+            LookResult::Alive | LookResult::Gone => return Some(Ok(())),
+            LookResult::Dead => return Some(Err(rustix::io::Errno::NOTCONN.into())),
+            LookResult::Failed => {}
+        }
+    }
+    stat_within(&mounted.point, STAT_LIMIT)
+}
+
 /// The kernel's error for a mount whose daemon is gone.
 fn is_dead(error: &std::io::Error) -> bool {
     let code = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
@@ -113,6 +135,13 @@ pub(super) fn stat_within(path: &Path, limit: Duration) -> Option<std::io::Resul
     // Not `stat`: the kernel may answer that from its cache, even after the daemon is gone.
     let ask = move || rustix::fs::statvfs(&path).map(drop).map_err(std::io::Error::from);
     within(limit, ask).map(|asked| asked.and_then(|answer| answer))
+}
+
+/// Reports whether the kernel keeps this user from a mount.
+pub(super) fn is_closed(point: &Path) -> bool {
+    let path = point.to_owned();
+    let asked = within(STAT_LIMIT, move || rustix::fs::stat(&path));
+    matches!(asked, Some(Ok(Err(rustix::io::Errno::ACCESS))))
 }
 
 /// Returns what `ask` returns about `dir`, unless that takes too long.
@@ -213,14 +242,17 @@ pub(super) fn helper(around: &Surroundings) -> Option<PathBuf> {
 
 /// Removes what dead daemons left at `point`. Something may have been mounted there just now; only
 /// dead mounts are removed.
-pub(super) fn clear_stale(point: &Path) -> Outcome<()> {
-    match hearthfs_mount::clear_stale(point) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Failure::failed(format!(
-            "cannot remove the stale mount at {}: {error}",
-            point.display()
-        ))),
+pub(super) async fn clear_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
+    let failed = |error: std::io::Error| {
+        Failure::failed(format!("cannot remove the stale mount at {}: {error}", point.display()))
+    };
+    for _ in 0..PILE_MAX {
+        hearthfs_mount::clear_stale(point).map_err(failed)?;
+        if !stale::remove(around, point).await.map_err(failed)? {
+            break;
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]

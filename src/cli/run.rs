@@ -176,9 +176,9 @@ async fn join(
             figures = figures::through_mount(point).ok();
             None
         }
-        state @ (State::Free | State::Stale) => {
+        state @ (State::Free | State::Stale { .. }) => {
             check_before_mount(around, &loaded.settings, point)?;
-            if matches!(state, State::Stale) && around.uid != 0 {
+            if matches!(state, State::Stale { is_replaced: false }) {
                 clear(around, point).await?;
             }
             background::launch(around, point, &command.flags()).await?;

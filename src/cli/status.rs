@@ -44,7 +44,7 @@ pub(super) fn run(command: &StatusCommand) -> Outcome<()> {
     if let Some(dir) = &command.dir {
         let point = point::absolute(&around, dir);
         if let Some(point) = wait(of_another(&around, &point))? {
-            return of_other_user(&point, command.json);
+            return of_other_user(&around, &point, command.json);
         }
         let (_, status) = wait(find(&around, &point))?;
         return data(&if command.json { json_pretty(&status)? } else { table(&status) });
@@ -91,10 +91,10 @@ struct StatusJson<'a> {
 }
 
 /// Prints what any user of a mount may know.
-fn of_other_user(point: &Path, as_json: bool) -> Outcome<()> {
+fn of_other_user(around: &Surroundings, point: &Path, as_json: bool) -> Outcome<()> {
     let told = figures::through_mount(point).map_err(|failure| {
         note(failure.text().trim_end());
-        unmount::foreign(point)
+        unmount::foreign(around, point)
     })?;
     if as_json {
         return data(&json_pretty(&StatusJson {
@@ -119,8 +119,8 @@ pub(super) async fn find(around: &Surroundings, path: &Path) -> Outcome<(Client,
     let point = &mounted.point;
     match point::inspect(around, point).await? {
         State::Live(found) => Ok(*found),
-        State::Foreign => Err(unmount::foreign(point)),
-        State::Stale => {
+        State::Foreign => Err(unmount::foreign(around, point)),
+        State::Stale { .. } => {
             Err(Failure::not_mounted(format!("the daemon of {} is dead", point.display()))
                 .hint("mount again: pending changes are kept in the cache directory"))
         }

@@ -45,7 +45,7 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
     let around = Surroundings::of_process();
     let point = point(&around, command)?;
     if command.stale {
-        return unmount_stale(&around, &point);
+        return wait(unmount_stale(&around, &point));
     }
     let mounts = Mounts::read()?;
     let Some(mounted) = mounts.at(&point).filter(|mounted| mounted.is_ours()) else {
@@ -56,8 +56,8 @@ pub(super) fn run(command: &Unmount) -> Outcome<()> {
         match point::inspect(&around, &point).await? {
             State::Live(found) => shut_down(found.0, &point, limit).await.map(Some),
             State::Free => Err(not_mounted(&point)),
-            State::Foreign => Err(foreign(&point)),
-            State::Stale => point::clear_stale(&point).map(|()| None),
+            State::Foreign => Err(foreign(&around, &point)),
+            State::Stale { .. } => point::clear_stale(&around, &point).await.map(|()| None),
         }
     })?;
     let Some(report) = report else {
@@ -125,7 +125,7 @@ fn of_dead(around: &Surroundings, command: &Unmount, mounted: &Mounted) -> Outco
 /// Removes a dead mount, if there is one, unless the service manager is about to mount there again.
 /// Until then programs should get an error rather than the empty directory below, into which they
 /// would write files that are never seen again.
-fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
+async fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
     if !Mounts::read()?.at(point).is_some_and(Mounted::is_ours) {
         return Ok(());
     }
@@ -133,7 +133,13 @@ fn unmount_stale(around: &Surroundings, point: &Path) -> Outcome<()> {
         note("the mount stays for the restart");
         return Ok(());
     }
-    point::clear_stale(point)
+    point::clear_stale(around, point).await?;
+    let left = Mounts::read()?.at(point).is_some_and(Mounted::is_ours);
+    if left && around.uid != 0 && point::is_closed(point) {
+        // Only its user and root can tell whether it is dead.
+        return Err(foreign(around, point));
+    }
+    Ok(())
 }
 
 /// Reports whether the service manager restarts the unit, according to the daemon's end in the
@@ -155,9 +161,13 @@ pub(super) fn not_mounted(point: &Path) -> Failure {
 }
 
 /// Returns the failure that the mount belongs to another user.
-pub(super) fn foreign(point: &Path) -> Failure {
-    Failure::refused(format!("{} is the mount of another user", point.display()))
-        .hint("ask as that user or as root")
+pub(super) fn foreign(around: &Surroundings, point: &Path) -> Failure {
+    let failure = Failure::refused(format!("{} is the mount of another user", point.display()));
+    failure.hint(if around.uid == 0 {
+        "its control socket is not where root looks: ask as that user, or with the HEARTHFS_RUNTIME_DIR of its daemon"
+    } else {
+        "ask as that user or as root"
+    })
 }
 
 /// Makes the daemon drain, unmount and end, and waits for its end.

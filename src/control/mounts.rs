@@ -27,6 +27,8 @@ pub struct Mounted {
     pub source: String,
     /// The user who mounted it, for FUSE.
     pub owner: Option<u32>,
+    /// The group of that user, for FUSE.
+    pub group: Option<u32>,
 }
 
 impl Mounted {
@@ -103,8 +105,9 @@ fn parse_line(line: &[u8]) -> Option<Mounted> {
     let text = |field: &[u8]| String::from_utf8_lossy(&unescape(field)).into_owned();
     let (fs_type, source) = (text(rest.next()?), text(rest.next()?));
     let options = text(rest.next().unwrap_or_default());
-    let owner = options.split(',').find_map(|o| o.strip_prefix("user_id=")?.parse().ok());
-    Some(Mounted { point, device, root, fs_type, source, owner })
+    let number = |name| options.split(',').find_map(|o| o.strip_prefix(name)?.parse().ok());
+    let (owner, group) = (number("user_id="), number("group_id="));
+    Some(Mounted { point, device, root, fs_type, source, owner, group })
 }
 
 /// Decodes blanks, tabs, line ends and backslashes, which are written as three octal digits.
@@ -135,7 +138,7 @@ mod tests {
 40 22 0:41 / /mnt/a rw,nosuid - fuse.hearthfs hearthfs rw,user_id=1000,group_id=1000
 41 22 0:42 / /mnt/with\\040blank rw - fuse hearthfs rw,user_id=0
 42 40 0:43 / /mnt/a/sub rw - tmpfs tmpfs rw
-46 22 0:41 /some/where /mnt/part rw - fuse.hearthfs hearthfs rw,user_id=1000
+46 22 0:41 /some/where /mnt/part rw - fuse.hearthfs hearthfs rw,user_id=1000,group_id=1000
 43 22 0:44 / /mnt/other rw master:2 propagate_from:1 - fuse.sshfs host:/ rw,user_id=0
 44 22 0:45 / /mnt/a rw - fuse.hearthfs hearthfs rw,user_id=7
 
@@ -146,6 +149,8 @@ mod tests {
         let mounts = Mounts::parse(TABLE);
         let point = |path: &str| mounts.at(Path::new(path)).cloned();
         assert_eq!(point("/mnt/a").and_then(|m| m.owner), Some(7), "the topmost mount");
+        let part = point("/mnt/part").map(|m| (m.owner, m.group));
+        assert_eq!(part, Some((Some(1000), Some(1000))));
         assert!(point("/mnt/with blank").is_some_and(|m| m.is_ours()));
         assert!(point("/mnt/other").is_some_and(|m| !m.is_ours() && m.source == "host:/"));
         assert_eq!(point("/mnt"), None);

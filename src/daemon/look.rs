@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use rustix::io::Errno;
 use tokio::sync::OwnedMutexGuard;
 
 use super::outsider::Outsider;
@@ -19,20 +20,26 @@ pub const LOOK: &str = "look-at";
 pub enum LookResult {
     /// The mount answers.
     Alive = 0,
-    /// It answers with an error, or the look failed.
+    /// Its daemon is dead.
     Dead = 1,
+    /// It answers with another error, or the look failed.
+    Failed = 2,
     /// There is no mount of ours any more.
     Gone = 3,
 }
 
 /// Looks at a mount and waits for its answer, however long that takes. Runs in a separate process.
 pub fn look_at(point: &Path) -> LookResult {
-    let Ok(mounts) = Mounts::read() else { return LookResult::Dead };
+    let Ok(mounts) = Mounts::read() else { return LookResult::Failed };
     if !mounts.at(point).is_some_and(Mounted::is_ours) {
         return LookResult::Gone;
     }
     // Not `stat`: the kernel may answer that from its cache, even after the daemon is gone.
-    if rustix::fs::statvfs(point).is_ok() { LookResult::Alive } else { LookResult::Dead }
+    match rustix::fs::statvfs(point) {
+        Ok(_) => LookResult::Alive,
+        Err(Errno::NOTCONN | Errno::CONNABORTED) => LookResult::Dead,
+        Err(_) => LookResult::Failed,
+    }
 }
 
 /// A look in progress.
@@ -52,7 +59,8 @@ impl Look {
         match ended.and_then(|output| output.status.code()) {
             Some(code) if code == LookResult::Alive as i32 => LookResult::Alive,
             Some(code) if code == LookResult::Gone as i32 => LookResult::Gone,
-            _ => LookResult::Dead,
+            Some(code) if code == LookResult::Dead as i32 => LookResult::Dead,
+            _ => LookResult::Failed,
         }
     }
 }

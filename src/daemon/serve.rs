@@ -212,7 +212,7 @@ fn look_through(runtime: &Runtime, node: &MountedNode, mount_point: &Path) -> Re
     })?;
     match seen {
         Some(LookResult::Alive) => Ok(()),
-        Some(LookResult::Dead) => {
+        Some(LookResult::Dead | LookResult::Failed) => {
             Err(Error::new(Kind::Internal, "the new mount answers with an error"))
         }
         Some(LookResult::Gone) => Err(Error::new(Kind::Internal, "the new mount is already gone")),

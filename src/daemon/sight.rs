@@ -70,7 +70,7 @@ impl Sight {
         match within(limit, under_way.seen()).await {
             // A mount that was unmounted in use is served until its last user ends.
             Some(LookResult::Alive | LookResult::Gone) => Ok(()),
-            Some(LookResult::Dead) => Err("the mount answers with an error"),
+            Some(LookResult::Dead | LookResult::Failed) => Err("the mount answers with an error"),
             None => {
                 state.under_way = Some(under_way);
                 Err("the mount does not answer")

@@ -89,6 +89,96 @@ fn refused_is_a_silent_unmount_of_a_dead_daemon() {
     }
 }
 
+/// A mount of user B, which root may not ask.
+struct Theirs {
+    site: Site,
+    mount: PathBuf,
+}
+
+impl Theirs {
+    fn command(&self) -> Command {
+        // Not by the set-uid helper, because a machine may keep users from the device.
+        let caps = ["--inh-caps", "+sys_admin,+dac_override", "--ambient-caps"];
+        let mut command =
+            as_user(&self.site, B, &[&caps[..], &["+sys_admin,+dac_override"]].concat());
+        for (name, dir) in
+            [("HEARTHFS_RUNTIME_DIR", "run"), ("HEARTHFS_CACHE_DIR", "cache"), ("HOME", "")]
+        {
+            command.env(name, self.site.path().join("theirs").join(dir));
+        }
+        command.env("XDG_STATE_HOME", self.site.path().join("theirs"));
+        command
+    }
+
+    fn up(&self) {
+        let mut command = self.command();
+        command.arg("mount").arg(&self.mount).arg("--background");
+        command.args(["--remote", &format!("file://{}", self.site.path().join("s").display())]);
+        run(&mut command, LIMIT_MS).good();
+    }
+
+    fn kill(&self) {
+        let out = run(self.command().args(["status", "--json"]).arg(&self.mount), LIMIT_MS).good();
+        let status: serde_json::Value = serde_json::from_str(&out).must("parse the status");
+        let pid = Pid::from_raw(status["pid"].as_i64().must("a process id") as i32);
+        kill_process(pid.must("a process id"), Signal::KILL).must("kill the daemon");
+        eventually(LIMIT_MS, "the daemon is gone", || {
+            let said = run(self.command().arg("status").arg(&self.mount), LIMIT_MS);
+            if said.status.code() == Some(NOT_MOUNTED) { Ok(()) } else { Err(format!("{said:?}")) }
+        });
+    }
+
+    fn root(&self, words: &[&str]) -> Said {
+        run(self.site.hearthfs().args(words).arg(&self.mount), LIMIT_MS)
+    }
+}
+
+/// Root can tell a dead mount of another user from a live one, and remove it.
+#[test]
+fn refused_to_root_is_no_dead_mount_of_a_user() {
+    let test = "refused_to_root_is_no_dead_mount_of_a_user";
+    if !can_be_others(test, Io::best()) || !need(test, "setpriv") {
+        return;
+    }
+    let site = Site::new();
+    let_in(site.path(), 0o755);
+    for name in ["m", "theirs", "s"] {
+        chown(site.dir(name), Some(B.uid), Some(B.gid)).must("chown");
+    }
+    let theirs = Theirs { mount: site.path().join("m"), site };
+    theirs.up();
+    // What lives stays.
+    let said = theirs.root(&["unmount", "--stale"]);
+    assert!(said.code() == 0 && is_mounted(&theirs.mount), "{said:?}");
+    let said = theirs.root(&["unmount"]);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    assert!(said.err.contains("HEARTHFS_RUNTIME_DIR") && !said.err.contains("or as root"));
+
+    theirs.kill();
+    let said = theirs.root(&["status"]);
+    assert_eq!(said.code(), NOT_MOUNTED, "{said:?}");
+    assert!(said.err.contains("is dead"), "{said:?}");
+    let mut stranger = as_user(&theirs.site, A, &[]);
+    let said = run(stranger.args(["unmount", "--stale"]).arg(&theirs.mount), LIMIT_MS);
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    assert!(said.err.contains("the mount of another user") && is_mounted(&theirs.mount));
+    let said = theirs.root(&["unmount", "--stale"]);
+    assert!(said.code() == 0 && !is_mounted(&theirs.mount), "{said:?}");
+
+    theirs.up();
+    theirs.kill();
+    let said = theirs.root(&["unmount"]);
+    assert!(said.code() == FAILED && !is_mounted(&theirs.mount), "{said:?}");
+    assert!(said.err.contains("not known whether"), "{said:?}");
+
+    theirs.up();
+    theirs.kill();
+    theirs.root(&["mount", "--background"]).good();
+    theirs.root(&["status"]).good();
+    theirs.root(&["unmount"]).good();
+    assert!(!is_mounted(&theirs.mount));
+}
+
 /// A node that knows a store is not told to make another.
 #[test]
 fn refused_stores_are_not_replaced_by_accident() {

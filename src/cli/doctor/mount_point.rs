@@ -51,7 +51,7 @@ pub(super) fn check(
                 "{shown} is mounted by another user, and its daemon answers only that user and root"
             ),
         ),
-        Ok(State::Stale) => Finding::problem(
+        Ok(State::Stale { .. }) => Finding::problem(
             Theme::Mount,
             NAME,
             format!("{shown} is the mount of a dead daemon: every access fails"),
