@@ -12,7 +12,7 @@ use rustix::mount::{MountFlags, mount_remount};
 use super::failure::{Failure, Outcome};
 use super::mount::prepare;
 use super::output::note;
-use super::{background, point, wait};
+use super::{background, fuse, point, wait};
 use crate::config::{FlagValue, Flags, KEYS, Key, Shape, Surroundings, Writes, nearest};
 
 /// The name by which mount(8) calls it.
@@ -126,8 +126,9 @@ fn mount(args: impl Iterator<Item = OsString>) -> Result<MountExit, (MountExit, 
         return Err(usage(refused));
     }
     // Whatever is wrong with the settings, the caller has to fix it.
-    point::settle(&around, Some(&asked.dir), &meaning.flags).map_err(usage)?;
-    point::check_fuse(&around).map_err(|failure| (MountExit::System, failure))?;
+    let (_, loaded) = point::settle(&around, Some(&asked.dir), &meaning.flags).map_err(usage)?;
+    fuse::check(&around, loaded.settings.mount.allow_other)
+        .map_err(|failure| (MountExit::System, failure))?;
     let failed = |failure| (MountExit::Mount, failure);
     let (point, loaded) =
         wait(prepare(&around, Some(&asked.dir), &meaning.flags)).map_err(failed)?;

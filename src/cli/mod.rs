@@ -20,6 +20,7 @@ mod explain;
 mod export;
 mod failure;
 mod figures;
+mod fuse;
 mod gc;
 mod helper;
 mod import;

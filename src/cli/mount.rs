@@ -11,7 +11,7 @@ use super::logging::{self, Logging};
 use super::options::SettingFlags;
 use super::output::{left, note};
 use super::point::{self, State};
-use super::{background, dirs, wait};
+use super::{background, dirs, fuse, wait};
 use crate::config::{Effective, Flags, Loaded, Settings, Surroundings};
 use crate::control::{self, Phase, Status};
 use crate::daemon;
@@ -136,7 +136,7 @@ pub(super) fn check_before_mount(
     settings: &Settings,
     point: &Path,
 ) -> Outcome<()> {
-    point::check_fuse(around)?;
+    fuse::check(around, settings.mount.allow_other)?;
     dirs::check(settings, point)
 }
 

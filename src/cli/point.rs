@@ -3,7 +3,6 @@
 //! Owns the checks of a mount point, and the removal of what a dead daemon left there. Must never
 //! wait for a mount that does not answer.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -214,30 +213,6 @@ fn check_directory(around: &Surroundings, point: &Path) -> Outcome<()> {
         return Err(Failure::refused(format!("you cannot write to the mount point {shown}")));
     }
     Ok(())
-}
-
-/// Checks that this machine can mount at all.
-pub(super) fn check_fuse(around: &Surroundings) -> Outcome<()> {
-    if !Path::new("/dev/fuse").exists() {
-        return Err(Failure::refused("there is no /dev/fuse").hint(
-            "load the module with `modprobe fuse`; in a container, start it with --device /dev/fuse",
-        ));
-    }
-    if around.uid != 0 && helper(around).is_none() {
-        return Err(Failure::refused("fusermount3 is not in PATH")
-            .hint("install the package fuse3, or mount as root"));
-    }
-    Ok(())
-}
-
-/// Finds the helper with which a user other than root mounts.
-pub(super) fn helper(around: &Surroundings) -> Option<PathBuf> {
-    let path = around.variable("PATH").map(OsStr::to_owned).unwrap_or_default();
-    let dirs: Vec<_> = std::env::split_paths(&path).collect();
-    ["fusermount3", "fusermount"]
-        .iter()
-        .flat_map(|name| dirs.iter().map(move |dir| dir.join(name)))
-        .find(|file| file.is_file())
 }
 
 /// Removes what dead daemons left at `point`. Something may have been mounted there just now; only

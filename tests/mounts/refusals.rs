@@ -35,6 +35,37 @@ fn as_user(site: &Site, user: User, options: &[&str]) -> Command {
     by_setpriv(site, &[&who, options].concat())
 }
 
+/// A mount that the kernel would refuse is refused before there is a store.
+#[test]
+fn refused_mounts_make_no_store() {
+    let test = "refused_mounts_make_no_store";
+    if !can_be_others(test, Io::best()) || !need(test, "setpriv") {
+        return;
+    }
+    let site = Site::new();
+    let_in(site.path(), 0o755);
+    for name in ["run", "home", "xdg", "m", "stores"] {
+        chown(site.dir(name), Some(B.uid), Some(B.gid)).must("chown");
+    }
+    let store = site.path().join("stores/new");
+    let bound: &[&str] = &["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"];
+    let mut root = by_setpriv(&site, bound);
+    root.env("HEARTHFS_RUNTIME_DIR", site.dir("run.root"));
+    root.env("HEARTHFS_CACHE_DIR", site.path().join("cache.root"));
+    let user = as_user(&site, B, &["--no-new-privs"]);
+    for mut command in [root, user] {
+        command.arg("mount").arg(site.path().join("m"));
+        command.args(["--remote", &format!("file://{}", store.display())]);
+        let said = run(&mut command, LIMIT_MS);
+        assert_eq!(said.code(), REFUSED, "{said:?}");
+        // A machine may keep users from the device; that is said first.
+        let words = ["this process may not mount", "/dev/fuse cannot be opened"];
+        assert!(words.iter().any(|word| said.err.contains(word)), "{said:?}");
+        assert!(said.err.contains("hint: "), "{said:?}");
+        assert!(!store.exists(), "a store was made: {said:?}");
+    }
+}
+
 /// Unmounts what a dead daemon has left; `knowing` the cache directory or not.
 fn unmount_dead(cluster: &mut Cluster, knowing: bool, words: &[&str]) -> Said {
     cluster.a.kill_only();

@@ -2,12 +2,12 @@
 //!
 //! Owns the kernel versions that introduced each feature. Must never mount anything to find out.
 
-use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::finding::{Finding, Theme};
-use crate::cli::{dirs, point};
+use crate::cli::dirs;
+use crate::cli::fuse::{self, MountRight};
 use crate::config::{AllowOther, ByteSize, IoMode, Settings, Surroundings};
 use crate::control::Status;
 
@@ -28,8 +28,9 @@ const DISK_FULL: ByteSize = ByteSize(8 << 20);
 #[derive(Debug)]
 struct MachinePlaces<'a> {
     device: &'a Path,
-    fuse_conf: &'a Path,
+    fuse_conf: &'a [&'a str],
     release: String,
+    right: MountRight,
 }
 
 /// Checks the machine; `status` is that of an existing mount.
@@ -40,8 +41,9 @@ pub(super) fn check(
 ) -> Vec<Finding> {
     let places = MachinePlaces {
         device: Path::new("/dev/fuse"),
-        fuse_conf: Path::new("/etc/fuse.conf"),
+        fuse_conf: &fuse::FUSE_CONF,
         release: rustix::system::uname().release().to_string_lossy().into_owned(),
+        right: MountRight::of_process(),
     };
     check_at(&places, around, settings, status)
 }
@@ -61,7 +63,8 @@ fn check_at(
     settings: Option<&Settings>,
     status: Option<&Status>,
 ) -> Vec<Finding> {
-    let mut all = vec![kernel(&places.release), device(places.device), helper(around)];
+    let mut all =
+        vec![kernel(&places.release), device(places.device), helper(around, places.right)];
     let Some(settings) = settings else { return all };
     all.extend(others(places.fuse_conf, around, settings));
     all.push(io_mode(&places.release, around, settings, status));
@@ -103,36 +106,26 @@ fn kernel(release: &str) -> Finding {
 }
 
 fn device(path: &Path) -> Finding {
-    let name = "fuse device";
-    let shown = path.display();
-    match File::options().read(true).write(true).open(path) {
-        Ok(_) => Finding::ok(Theme::Machine, name, format!("{shown} can be opened")),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Finding::problem(
-            Theme::Machine,
-            name,
-            format!("there is no {shown}"),
-            "load the module with `modprobe fuse`; in a container, start it with --device /dev/fuse",
-        ),
-        Err(error) => Finding::problem(
-            Theme::Machine,
-            name,
-            format!("{shown} cannot be opened: {error}"),
-            format!(
-                "give it mode 0666, as udev does; in a container, allow the device (--device {shown})"
-            ),
-        ),
+    const NAME: &str = "fuse device";
+    match fuse::check_device(path) {
+        Ok(()) => Finding::ok(Theme::Machine, NAME, format!("{} can be opened", path.display())),
+        Err(failure) => Finding::refused(Theme::Machine, NAME, &failure),
     }
 }
 
-/// Checks the helper with which a user other than root mounts.
-fn helper(around: &Surroundings) -> Finding {
+/// Checks the helper with which a process mounts that may not do so itself.
+fn helper(around: &Surroundings, right: MountRight) -> Finding {
     const NAME: &str = "fusermount3";
-    if around.uid == 0 {
-        return Finding::ok(Theme::Machine, NAME, "not needed: root mounts by itself");
-    }
-    let remedy = "install the package fuse3, or mount as root";
-    let Some(path) = point::helper(around) else {
-        return Finding::problem(Theme::Machine, NAME, "it is not in PATH", remedy);
+    let path = match fuse::check_right(around, right) {
+        Ok(Some(path)) => path,
+        Ok(None) => {
+            return Finding::ok(
+                Theme::Machine,
+                NAME,
+                "not needed: this process may mount by itself",
+            );
+        }
+        Err(failure) => return Finding::refused(Theme::Machine, NAME, &failure),
     };
     let shown = path.display();
     match std::fs::metadata(&path) {
@@ -145,31 +138,26 @@ fn helper(around: &Surroundings) -> Finding {
             format!("{shown} is not set-uid root, so it may not be able to mount"),
             format!("as root: chown root {shown}; chmod u+s {shown}"),
         ),
-        Err(error) => Finding::problem(Theme::Machine, NAME, format!("{shown}: {error}"), remedy),
+        Err(error) => {
+            let remedy = "install the package fuse3, or mount as root";
+            Finding::problem(Theme::Machine, NAME, format!("{shown}: {error}"), remedy)
+        }
     }
 }
 
 /// Checks whether a user other than root may allow others on the mount.
-fn others(conf: &Path, around: &Surroundings, settings: &Settings) -> Option<Finding> {
+fn others(
+    files: &[impl AsRef<Path>],
+    around: &Surroundings,
+    settings: &Settings,
+) -> Option<Finding> {
     const NAME: &str = "other users";
     if around.uid == 0 || settings.mount.allow_other != AllowOther::Yes {
         return None;
     }
-    let text = std::fs::read_to_string(conf).unwrap_or_default();
-    let allowed = text.lines().any(|line| line.trim() == "user_allow_other");
-    Some(if allowed {
-        Finding::ok(
-            Theme::Machine,
-            NAME,
-            format!("{} allows allow_other for users", conf.display()),
-        )
-    } else {
-        Finding::problem(
-            Theme::Machine,
-            NAME,
-            "mount.allow_other is true, but users may not use allow_other here",
-            format!("add the line user_allow_other to {}, or mount as root", conf.display()),
-        )
+    Some(match fuse::check_others(files) {
+        Ok(()) => Finding::ok(Theme::Machine, NAME, "users may use allow_other"),
+        Err(failure) => Finding::refused(Theme::Machine, NAME, &failure),
     })
 }
 
@@ -281,6 +269,9 @@ fn namespace(status: &Status) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::super::finding::Verdict;
     use super::*;
 
@@ -316,21 +307,25 @@ mod tests {
 
     #[test]
     fn users_need_a_helper_and_leave_for_others() {
-        assert_eq!(helper(&around(0)).result, Verdict::Ok);
+        let helper = |around: &Surroundings| helper(around, MountRight::ByHelper);
+        assert_eq!(super::helper(&around(0), MountRight::Own).result, Verdict::Ok);
+        assert_eq!(super::helper(&around(0), MountRight::Refused("why")).result, Verdict::Problem);
         let mut user = around(1000);
         assert_eq!(helper(&user).result, Verdict::Problem, "no PATH");
         let dir = tempfile::tempdir().expect("temporary directory");
-        std::fs::write(dir.path().join("fusermount3"), "").expect("write");
+        let file = dir.path().join("fusermount3");
+        std::fs::write(&file, "").expect("write");
+        std::fs::set_permissions(&file, Permissions::from_mode(0o755)).expect("chmod");
         user.variables.insert("PATH".into(), dir.path().into());
         assert_eq!(helper(&user).result, Verdict::Warning, "not set-uid");
         let conf = dir.path().join("fuse.conf");
         let mut settings = Settings::default();
-        assert_eq!(others(&conf, &user, &settings), None);
+        assert_eq!(others(&[&conf], &user, &settings), None);
         settings.mount.allow_other = AllowOther::Yes;
         std::fs::write(&conf, "#user_allow_other\n").expect("write");
-        assert_eq!(others(&conf, &user, &settings).expect("a finding").result, Verdict::Problem);
+        assert_eq!(others(&[&conf], &user, &settings).expect("a finding").result, Verdict::Problem);
         std::fs::write(&conf, "mount_max = 5\nuser_allow_other\n").expect("write");
-        assert_eq!(others(&conf, &user, &settings).expect("a finding").result, Verdict::Ok);
+        assert_eq!(others(&[&conf], &user, &settings).expect("a finding").result, Verdict::Ok);
     }
 
     #[test]
