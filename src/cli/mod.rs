@@ -261,7 +261,8 @@ enter the new directories. What cannot be read, such as an entry that is not on 
 while the store is down, is counted and named, and the exit status is 1. A file whose name begins with .hearthfs-export. was left \
 by an export that was killed.
 A GLOB is a path relative to DIR, as in profiles: * matches any bytes in a name, ? one byte, **/ in front any directories, /** at the end \
-everything below. A directory that matches is copied with everything below it.
+everything below. A directory that matches is copied with everything below it. If nothing matches a GLOB, it is named and the exit status is 1; \
+what matches the others is copied.
 
 Examples:
   hearthfs export /mnt/cache /backup/cache

@@ -49,6 +49,23 @@ fn commands_export_changes_nothing_that_it_should_not() {
     assert_eq!(tree::texts(&dest.join("triton")), tree::texts(&tree.join("triton")));
 }
 
+/// A glob that fits nothing is a mistake, and what fits the others is exported.
+#[test]
+fn commands_export_names_a_glob_that_fits_nothing() {
+    let cluster = Cluster::two(Io::best());
+    let dest = cluster.site.path().join("dest");
+    put(&cluster.a.at("jax/entry"), "content", 0o644);
+    for (globs, fits) in [(&["jaxx"][..], false), (&["jaxx", "jax/*"], true)] {
+        let globs = globs.iter().map(Path::new);
+        let paths: Vec<&Path> =
+            std::iter::once(&*cluster.a.mount).chain(globs).chain([&*dest]).collect();
+        let said = command(&cluster.a, &["export"], &paths, &[]);
+        assert_eq!(said.code(), 1, "{said:?}");
+        assert!(said.err.contains("matches jaxx\n"), "{said:?}");
+        assert_eq!(dest.join("jax/entry").exists(), fits, "{said:?}");
+    }
+}
+
 /// Files that a node cannot fetch while the store is down are counted and named; the others are exported.
 #[test]
 fn commands_export_names_what_is_not_there() {

@@ -18,10 +18,9 @@ const NAMED_MAX: usize = 10;
 /// The report of a copy; `--json` prints it.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub(in crate::cli) struct CopyReport {
-    /// The directory whose content was copied.
-    pub(in crate::cli) from: String,
-    /// The directory that got it.
-    pub(in crate::cli) to: String,
+    /// From where to where.
+    #[serde(flatten)]
+    pub(in crate::cli) ends: CopyEnds,
     /// Nothing was written: the counts say what a run without `--dry-run` would write.
     pub(in crate::cli) dry_run: bool,
     /// Files and symbolic links that were written.
@@ -42,12 +41,23 @@ pub(in crate::cli) struct CopyReport {
     pub(in crate::cli) failed: u64,
     /// The first of these, with the reasons.
     pub(in crate::cli) failures: Vec<NotCopied>,
+    /// The globs that fit no name.
+    pub(in crate::cli) unmatched: Vec<String>,
     /// The conditions under which clients find their entries.
     pub(in crate::cli) warnings: Vec<Warning>,
     /// Why the copy was aborted, if it was.
     pub(in crate::cli) ended: Option<String>,
     /// The duration in milliseconds.
     pub(in crate::cli) elapsed_ms: u64,
+}
+
+/// The directories of a copy.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
+pub(in crate::cli) struct CopyEnds {
+    /// The directory whose content was copied.
+    pub(in crate::cli) from: String,
+    /// The directory that got it.
+    pub(in crate::cli) to: String,
 }
 
 /// A path, and the reason why it was not copied.
@@ -123,6 +133,10 @@ impl CopyTally {
             report.failures.push(NotCopied { path, reason });
         }
         report.ended = trouble.ends_all(way).map(|why| format!("{place}: {why}"));
+    }
+
+    pub(super) fn unmatched<'a>(&self, globs: impl Iterator<Item = &'a str>) {
+        self.0.lock().unmatched.extend(globs.map(ToOwned::to_owned));
     }
 
     /// Aborts the copy.

@@ -86,7 +86,10 @@ fn text(way: Way, report: &CopyReport) -> String {
     }
     if report.kept > 0 {
         let files = count(report.kept, "file", "files");
-        line("kept", &format!("{files} that differ in {}; --overwrite replaces them", report.to));
+        line(
+            "kept",
+            &format!("{files} that differ in {}; --overwrite replaces them", report.ends.to),
+        );
     }
     for (why, files) in &report.left_out {
         let what = match *why {
@@ -115,11 +118,17 @@ fn end(way: Way, report: &CopyReport) -> Outcome<()> {
             Failure::failed(format!("aborted, not everything was {what}: {why}")).hint(again)
         );
     }
-    if report.failed == 0 {
+    if report.failed > 0 {
+        let failed = count(report.failed, "file or directory", "files and directories");
+        let text = format!("{failed} could not be {what}; the others were");
+        return Err(Failure::failed(text).hint(again));
+    }
+    if report.unmatched.is_empty() {
         return Ok(());
     }
-    let failed = count(report.failed, "file or directory", "files and directories");
-    Err(Failure::failed(format!("{failed} could not be {what}; the others were")).hint(again))
+    let globs = report.unmatched.join(", ");
+    Err(Failure::failed(format!("nothing below {} matches {globs}", report.ends.from))
+        .hint("a GLOB is relative to DIR; `hearthfs export --help` explains it"))
 }
 
 #[cfg(test)]
@@ -131,7 +140,7 @@ mod tests {
     fn a_summary_says_all_there_is() {
         let mut report =
             CopyReport { files: 12, bytes: 3 << 20, units: 2, ..CopyReport::default() };
-        report.to = "/mnt/cache/triton".to_owned();
+        report.ends.to = "/mnt/cache/triton".to_owned();
         assert!(end(Way::Import, &report).is_ok());
         assert_eq!(
             text(Way::Import, &report),
@@ -146,6 +155,11 @@ mod tests {
         }
         let said = so_far(Way::Import, &report);
         assert_eq!(said, "importing: 12 files, 3.0 MiB, 2 units, 7 there already, 5 failed");
+        let unmatched = vec!["a/*".to_owned(), "b".to_owned()];
+        let mut none = CopyReport { unmatched, ..CopyReport::default() };
+        none.ends.from = "/mnt".to_owned();
+        let failure = end(Way::Export, &none).expect_err("nothing matches").text();
+        assert!(failure.contains("nothing below /mnt matches a/*, b"), "{failure}");
         let failure = end(Way::Import, &report).expect_err("some files failed").text();
         assert!(failure.contains("5 files and directories could not be imported"), "{failure}");
     }

@@ -67,13 +67,16 @@ pub(super) struct Walk {
     held_max: usize,
     /// The level that is listed again: only members of its units are taken.
     again: Option<usize>,
+    /// For each glob, whether a name was found that it fits.
+    matched: Vec<bool>,
 }
 
 impl Walk {
     pub(super) fn new(plan: Arc<CopyPlan>, ground: Arc<Ground>, jobs: SyncSender<Job>) -> Self {
         let clients = Clients::new(&plan);
         let (levels, held, held_max, again) = (Vec::new(), 0, HELD_MAX, None);
-        Self { plan, ground, jobs, clients, levels, held, held_max, again }
+        let matched = vec![false; plan.globs.len()];
+        Self { plan, ground, jobs, clients, levels, held, held_max, again, matched }
     }
 
     /// Walks the whole tree, or until the copy is aborted.
@@ -95,6 +98,9 @@ impl Walk {
                 }
             }
         }
+        let globs = self.plan.globs.iter().zip(&self.matched);
+        let unmatched = globs.filter(|(_, matched)| !**matched).map(|(glob, _)| glob.text());
+        self.ground.tally.unmatched(unmatched);
     }
 
     fn failed(&self, path: &Path, trouble: &CopyTrouble) {
@@ -109,7 +115,7 @@ impl Walk {
             Ok(place) => place,
             Err(error) => return self.failed(&from(), &CopyTrouble::Said(error.to_string())),
         };
-        let chosen = chosen || self.fits(&place);
+        let chosen = fits(&self.plan, &place, &mut self.matched) || chosen;
         if kind == FileType::Directory {
             if self.again.is_none_or(|at| self.levels[at].is_deep) {
                 let (opened, below) = (level.names.open(&name), dir.below.join(&name));
@@ -125,13 +131,6 @@ impl Walk {
         } else if self.again.is_none() {
             self.ground.tally.left_out(Left::Special, &from());
         }
-    }
-
-    /// Reports whether a name is among the requested ones.
-    fn fits(&self, place: &TreePath) -> bool {
-        let below = place.below(&self.plan.place).map(TreePath::from_bytes);
-        let Some(Ok(below)) = below else { return false };
-        self.plan.globs.iter().any(|glob| glob.fits_path(&below))
     }
 
     fn file(&mut self, place: &TreePath, name: OsString) {
@@ -318,6 +317,17 @@ fn left_out(kind: &FileKind<'_>) -> Option<Left> {
     }
 }
 
+/// Reports whether a name is among the requested ones, and notes by which globs.
+fn fits(plan: &CopyPlan, place: &TreePath, matched: &mut [bool]) -> bool {
+    let Some(Ok(below)) = place.below(&plan.place).map(TreePath::from_bytes) else { return false };
+    let mut fits = false;
+    for (glob, matched) in plan.globs.iter().zip(matched) {
+        let this = glob.fits_path(&below);
+        (fits, *matched) = (fits || this, *matched || this);
+    }
+    fits
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::sync_channel;
@@ -434,7 +444,9 @@ mod tests {
         let files = ["a/x.json", "a/y", "b/c/x.json", "b/c/z", "d/e/f"];
         let (plain, _, _) = walk(Way::Export, &["**/*.json", "d"], &files);
         assert_eq!(plain, ["a/x.json", "b/c/x.json", "d/e/f"]);
-        assert_eq!(walk(Way::Export, &["*.json"], &files).0, Vec::<String>::new());
+        let (plain, _, report) = walk(Way::Export, &["*.json", "d", "d/e/*", "d/x"], &files);
+        assert_eq!(plain, ["d/e/f"]);
+        assert_eq!(report.unmatched, ["*.json", "d/x"]);
     }
 
     #[test]

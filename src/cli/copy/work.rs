@@ -15,7 +15,7 @@ use super::dirs::{Dir, Ground, is_not_a_directory, not_a_directory};
 use super::file::{FileWriter, Item, Put, SourceFile, Standing};
 use super::job::Job;
 use super::pace::CopyPace;
-use super::report::{CopyReport, CopyTally, Left};
+use super::report::{CopyEnds, CopyReport, CopyTally, Left};
 use super::tree::{HeldDir, OpenDirs, Trees};
 use super::trouble::{CopyTrouble, Doing as _, Done, Side};
 use super::turn::ImportTurn;
@@ -98,8 +98,7 @@ pub(super) fn copy(
     }
     let path = |path: &std::path::Path| path.display().to_string();
     Ok(CopyReport {
-        from: path(&plan.from),
-        to: path(&plan.to),
+        ends: CopyEnds { from: path(&plan.from), to: path(&plan.to) },
         dry_run: plan.dry_run,
         elapsed_ms: clock.mono().saturating_sub(began).as_millis() as u64,
         ..tally.so_far()
