@@ -165,9 +165,15 @@ fn find_file(flags: &Flags, around: &Surroundings) -> Option<PathBuf> {
     let named = flags.file.clone().or_else(|| around.variable("HEARTHFS_CONFIG").map(Into::into));
     match named {
         Some(path) => Some(around.absolute(&path)),
-        // A link whose target is missing is a mistake, which reading it reports.
-        None => config_files(around).into_iter().find(|path| path.symlink_metadata().is_ok()),
+        // A link whose target is missing, and a directory that is closed, are mistakes, which
+        // reading the file reports.
+        None => config_files(around).into_iter().find(|path| !is_missing(path)),
     }
+}
+
+fn is_missing(path: &Path) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound};
+    path.symlink_metadata().is_err_and(|error| matches!(error.kind(), NotFound | NotADirectory))
 }
 
 fn from_flags(flags: &Flags, problems: &mut Vec<Problem>) -> Vec<Raw> {

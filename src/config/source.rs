@@ -138,14 +138,22 @@ pub(super) fn file(path: &Path) -> Parsed {
 }
 
 fn text_of(path: &Path) -> Result<String, String> {
-    let about = std::fs::metadata(path).map_err(|error| error.to_string())?;
+    let said = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => {
+            format!(
+                "{error}; let this user enter its directories and read it, or name another with --config"
+            )
+        }
+        _ => error.to_string(),
+    };
+    let about = std::fs::metadata(path).map_err(said)?;
     if !about.is_file() {
         return Err("it is not a regular file".to_owned());
     }
     if about.len() > FILE_BYTES_MAX {
         return Err(format!("it is larger than {FILE_BYTES_MAX} bytes"));
     }
-    let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+    let bytes = std::fs::read(path).map_err(said)?;
     String::from_utf8(bytes).map_err(|_| "it is not valid UTF-8".to_owned())
 }
 

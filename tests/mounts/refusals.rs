@@ -244,3 +244,26 @@ fn refused_stores_are_not_replaced_by_accident() {
         }
     }
 }
+
+/// A configuration file in a closed directory is not taken for missing.
+#[test]
+fn refused_is_a_configuration_that_cannot_be_reached() {
+    let test = "refused_is_a_configuration_that_cannot_be_reached";
+    if !can_be_others(test, Io::best()) || !need(test, "setpriv") {
+        return;
+    }
+    let site = Site::new();
+    let_in(site.path(), 0o755);
+    let dir = site.dir("home/hearthfs");
+    let_in(&dir, 0o700);
+    let file = dir.join("hearthfs.toml");
+    std::fs::write(&file, "[local]\ncache_size = \"123MiB\"\n").must("write");
+    let shown = || run(as_user(&site, B, &[]).args(["config", "show"]), LIMIT_MS);
+    let said = shown();
+    assert_eq!(said.code(), REFUSED, "{said:?}");
+    for word in [&text(&file), "Permission denied", "enter its directories", "--config"] {
+        assert!(said.err.contains(word), "`{word}` is not in: {said:?}");
+    }
+    let_in(&dir, 0o755);
+    assert!(shown().good().contains("123MiB"));
+}
