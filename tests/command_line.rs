@@ -273,6 +273,18 @@ fn config_show_is_a_file_that_says_the_same() {
     let json = out(&bench.output(&["config", "show", "--json"]));
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert!(json.as_array().is_some_and(|all| all.iter().any(|e| e["key"] == "local.cache_size")));
+    let private = ["config", "check", "--writes", "private"];
+    refuses(&bench, &private, 2, &["mount.writes is \"private\"", "no store", "remote.url"]);
+    let stored = [&private[..], &["--remote", "file:///r"]].concat();
+    assert!(bench.output(&stored).status.success());
+    let inside = format!("metrics.textfile={}/m.prom", bench.path("mnt").display());
+    let args = ["config", "check", "mnt", "--cache-dir", "c", "--set", &inside];
+    refuses(&bench, &args, 2, &["metrics.textfile is inside the mount"]);
+    std::fs::write(bench.path("bad.toml"), "[local]\ncache_sise = \"1GiB\"\n").expect("write");
+    let bad = bench.output(&["config", "show", "--config", "bad.toml"]);
+    assert_eq!(bad.status.code(), Some(2));
+    assert!(err(&bad).contains("docs/configuration.md"), "{}", err(&bad));
+    assert!(!err(&bad).contains("config show"), "it would say the same: {}", err(&bad));
     let check = bench.output(&["config", "check", "mnt", "--cache-dir", "c"]);
     assert!(check.status.success() && err(&check).contains("in order"), "{}", err(&check));
 }

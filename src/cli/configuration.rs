@@ -76,6 +76,7 @@ pub(super) fn run(command: &Config) -> Outcome<()> {
         }
         Config::Check(check) => {
             let loaded = check.common.load(&around)?;
+            dirs::check_writes(&loaded.settings)?;
             if let Some(point) = &loaded.settings.mount.directory {
                 dirs::check(&loaded.settings, point)?;
             }

@@ -1,4 +1,5 @@
-//! Checks the directories that a mount needs, before anything is changed.
+//! Checks what a mount needs besides the rights to mount, before anything is changed: its directories,
+//! and a store if writes stay private.
 //!
 //! Owns the checks of how the cache directory, the mount and a shared directory may be nested. Must
 //! never create any of them.
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::Access;
 
 use super::failure::{Failure, Outcome};
-use crate::config::{ByteSize, CACHE_SIZE_MIN, RemoteUrl, Settings, is_inside, resolve};
+use crate::config::{ByteSize, CACHE_SIZE_MIN, RemoteUrl, Settings, Writes, is_inside, resolve};
 use crate::control::{Mounted, Mounts};
 
 /// Checks the directories of the mount at `point` (resolved).
@@ -19,12 +20,30 @@ pub(super) fn check(settings: &Settings, point: &Path) -> Outcome<()> {
     // Before the directory is accessed: that mount may be stuck.
     not_on_a_mount("the cache directory", cache, &mounts)?;
     check_cache(cache, settings)?;
+    if let Some(file) = &settings.metrics.textfile
+        && is_inside(&resolve(file), point)
+    {
+        let (file, mount) = (file.display(), point.display());
+        let refused = format!("the file {file} of metrics.textfile is inside the mount {mount}");
+        return Err(Failure::refused(refused).hint("name one outside of it"));
+    }
     if let Some(dir) = settings.remote.url.as_ref().and_then(RemoteUrl::directory) {
         let dir = resolve(dir);
         apart("the shared directory", &dir, point)?;
         not_on_a_mount("the shared directory", &dir, &mounts)?;
     }
     Ok(())
+}
+
+/// Refuses a private mount without a store. A command that joins a mount needs no store itself.
+pub(super) fn check_writes(settings: &Settings) -> Outcome<()> {
+    if settings.mount.writes != Writes::Private || settings.remote.url.is_some() {
+        return Ok(());
+    }
+    Err(Failure::refused(
+        "mount.writes is \"private\", and there is no store: a later mount would upload all of it",
+    )
+    .hint("name a store with remote.url, or leave mount.writes out"))
 }
 
 /// A daemon that reads its own mount would wait for itself.
@@ -133,6 +152,14 @@ mod tests {
             let failure = check(&settings(&cache, remote.as_deref()), &point).expect_err("refused");
             assert!(failure.text().contains(word), "{}", failure.text());
             assert_eq!(failure.exit, super::super::failure::Exit::Refused);
+        }
+        let mut told = settings(&cache, None);
+        for (file, good) in [(base.join("m.prom"), true), (point.join("x/m.prom"), false)] {
+            told.metrics.textfile = Some(file);
+            let checked = check(&told, &point);
+            assert_eq!(checked.is_ok(), good, "{checked:?}");
+            let refused = checked.err().is_none_or(|failure| failure.text().contains("m.prom"));
+            assert!(refused, "the file is named");
         }
         assert!(!cache.exists(), "the check creates nothing");
     }

@@ -99,7 +99,7 @@ impl From<Error> for Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let messages = refusal.0.iter().map(ToString::to_string).collect();
-        let hint = "`hearthfs config show` prints the values in effect and where they come from";
+        let hint = "docs/configuration.md describes every key";
         Self { exit: Exit::Refused, messages, hints: vec![hint.to_owned()] }
     }
 }

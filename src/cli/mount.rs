@@ -137,6 +137,7 @@ pub(super) fn check_before_mount(
     point: &Path,
 ) -> Outcome<()> {
     fuse::check(around, settings.mount.allow_other)?;
+    dirs::check_writes(settings)?;
     dirs::check(settings, point)
 }
 

@@ -99,11 +99,6 @@ pub(super) fn rooms(runtime: &Handle, settings: &Settings, mount_point: &Path) -
     let staging = Staging::open(&dir)?.keep_ready()?;
     let limits = Limits::of(settings.local.cache_size.0);
     let private = settings.mount.writes == Writes::Private;
-    if private && remote.is_none() {
-        let op = "begin a private mount without a store: a later mount would upload all of it. Name one with \
-                  remote.url, or leave mount.writes out";
-        return Err(Error::new(Kind::Invalid, op));
-    }
     // A mount that uploads nothing may evict the only copy.
     let evict_unsaved = remote.is_none() || private;
     let options = Options { evict_unsaved, clock: clock.clone() };

@@ -70,6 +70,8 @@ pub(super) fn check(
             }
             Err(failure) => Finding::refused(Theme::Mount, "cache directory", &failure),
         });
+        let writes = dirs::check_writes(settings).err();
+        all.extend(writes.map(|failure| Finding::refused(Theme::Mount, "writes", &failure)));
     }
     if let Ok(State::Live(found)) = state {
         all.extend(daemon(&found.1));
