@@ -202,6 +202,38 @@ fn a_time_that_a_program_gave_is_sent() {
     });
 }
 
+/// A node whose clock is wrong gives its files times that no other node would give them. They are the
+/// same files nevertheless, whoever writes them first, and although a third node, which had not read
+/// the store's time, has made all later stamps run ahead.
+#[test]
+fn files_of_a_node_with_a_wrong_clock_are_the_same() {
+    run(async {
+        for (ahead_ms, wrong_first) in [(120_000, true), (120_000, false), (-120_000, true)] {
+            let world = World::new();
+            let mut early = world.node_adrift(tempfile::tempdir().unwrap(), 120_000);
+            let right = (world.node(), 0);
+            let wrong = (world.node_skewed(tempfile::tempdir().unwrap(), ahead_ms).await, ahead_ms);
+            let (mut first, mut second) = if wrong_first { (wrong, right) } else { (right, wrong) };
+            let stamp = close(&world, &early, "g", 2);
+            early.push().await;
+            assert!(first.0.pull().await && second.0.pull().await);
+            for (node, ahead_ms) in [&mut first, &mut second] {
+                let (path, op) = put(&world, node, "f", 1);
+                let Op::Put(entry) = op else { unreachable!("the operation is a put") };
+                let mtime = Time::from_wall(world.clock.skewed(*ahead_ms).wall());
+                let attrs = Attrs { mtime, atime: mtime, ..entry.attrs };
+                assert!(node.publish(vec![(path, Op::Put(Entry { attrs, ..entry }))]) > stamp);
+                assert!(node.pull().await);
+                node.push().await;
+                pass(&world, 100);
+            }
+            let made = (commits(&first.0), commits(&second.0));
+            assert_eq!(made, (1, 0), "{ahead_ms} ms, {wrong_first}");
+            assert_eq!(register(&second.0, "f"), register(&first.0, "f"));
+        }
+    });
+}
+
 #[test]
 fn other_attributes_are_sent_whenever_they_come() {
     run(async {

@@ -30,8 +30,13 @@ use crate::sync::times::LOG_GRACE;
 /// The log must have been listed at most this long ago: what it shows may have been removed since.
 const LISTED_WITHIN: Duration = Duration::from_secs(10);
 /// If the time of an entry is this near to that of the change, it is the time of writing, and no
-/// program has set it.
-const WRITTEN_WITHIN_MS: u64 = 60_000;
+/// program has set it. The first is by the clock of the node, which may be wrong by two minutes. The
+/// second is by that of the store, but may be ahead as far as the clock of a node that had not read
+/// the store's time. If wrong clocks made other versions, all nodes that write the same would
+/// publish theirs as well.
+const WRITTEN_WITHIN_MS: u64 = 300_000;
+/// Nodes write the same at the same time if their changes are this near to each other.
+const MET_WITHIN_MS: u64 = 60_000;
 /// How many paths with omitted changes are remembered, and for how long.
 const LEFT_OUT_MAX: usize = 10_000;
 const LEFT_OUT_FOR: Duration = LOG_GRACE;
@@ -258,7 +263,7 @@ impl Locked<'_> {
             {
                 order.outbox.queue.let_go(path, count);
                 let apart_ms = known.stamp.ms.abs_diff(change.stamp.ms);
-                gone.met |= known.stamp.node != ledger.node() && apart_ms < WRITTEN_WITHIN_MS;
+                gone.met |= known.stamp.node != ledger.node() && apart_ms < MET_WITHIN_MS;
                 if fold.register(path).is_some_and(|shown| shown.stamp == group_of(&change)) {
                     fold.reset(path, Some(known));
                     gone.moved.push(path.clone());
