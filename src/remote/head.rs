@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::call::{Call, CallFailure};
 use super::codec::Few;
+use super::health::Lane;
 use super::store::Remote;
 use super::trouble::Trouble;
 use super::verb::Verb;
@@ -36,8 +37,9 @@ pub const HEAD_BYTES_MAX: u64 = 128 << 10;
 /// The most commits that a head names.
 pub const HEAD_COMMITS_MAX: usize = 256;
 /// Bytes of commits that a head holds together; further commits are only named, and are read from
-/// the log. Each head repeats these bytes, so they are few.
-const INLINE_BYTES_MAX: usize = 48 << 10;
+/// the log. Each head repeats these bytes, so they are few; but a hundred nodes that publish all the
+/// time make 30 KiB of commits a second, and a reader must find those of two seconds.
+const INLINE_BYTES_MAX: usize = 96 << 10;
 /// The largest commit that a head holds.
 pub const INLINE_COMMIT_BYTES_MAX: usize = 4 << 10;
 /// How long after they were made a head holds the bytes of commits. A node that reads the head once
@@ -351,15 +353,35 @@ impl Remote {
         self.put_head_bytes(NO_HEAD, PutMode::Overwrite).await.map(drop)
     }
 
+    /// Makes the first head of a new store, without commits, unless there is one. So nodes that start
+    /// before the first commit follow it, and need not list the log and read each commit. If the store
+    /// ignores conditions, the first node that announces replaces it by an object that is no head.
+    ///
+    /// # Errors
+    ///
+    /// As [`Remote::put_head`].
+    pub(super) async fn begin_head(&self, lane: Lane) -> Result<()> {
+        if !self.may_have_head() {
+            return Ok(());
+        }
+        let call = self.call(Verb::Put, format!("write {}", self.inner.keys.head()));
+        let call = Call { lane, guarded: false, ..call };
+        let first = LogHead::after(None, [], self.now_ms()).encode()?;
+        self.replace_head(call, first, PutMode::Create).await.map(drop)
+    }
+
     async fn put_head_bytes(&self, bytes: impl Into<Bytes>, mode: PutMode) -> Result<HeadPut> {
         self.ready_to_write().await?;
         if !self.may_have_head() {
             return Err(Error::new(Kind::Invalid, "a shared directory has no head of the log"));
         }
-        let bytes = bytes.into();
+        let call = self.call(Verb::Put, format!("write {}", self.inner.keys.head()));
+        self.replace_head(call, bytes.into(), mode).await
+    }
+
+    async fn replace_head(&self, call: Call, bytes: Bytes, mode: PutMode) -> Result<HeadPut> {
         let (key, size) = (self.inner.keys.head(), bytes.len() as u64);
         let requester = &self.inner.requester;
-        let call = self.call(Verb::Put, format!("write {key}"));
         let call = Call { limit: requester.time_for(size), ..call };
         let put = requester.call(call, |store| async move {
             match store.put_opts(&key, bytes.into(), PutOptions::from(mode)).await {

@@ -204,6 +204,9 @@ impl Remote {
             let store = format::store_of(&bytes);
             let id = store.map(|store| store.to_string()).unwrap_or_default();
             tracing::info!(remote = %inner.url, store = id, "there was no store: a new one is made");
+            if let Err(error) = self.begin_head(lane).await {
+                tracing::debug!(error = %error.chain(), "the first commit makes the head of the log");
+            }
         }
         Ok(bytes)
     }

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -46,8 +46,13 @@ const RECENT: Duration = Duration::from_secs(2);
 /// random, up to the longest.
 const SPREAD_MIN: Duration = Duration::from_millis(50);
 const SPREAD_MAX: Duration = Duration::from_secs(2);
-/// After another node has replaced the head first, this node also announces commits of other nodes:
-/// at most this many, and only if they are at most this much earlier than its own.
+/// In a busy log a node waits before it announces, for a random part of the time for which it collects
+/// changes, divided by this. The first one also announces the commits of the others, so that a
+/// hundred publishers do not replace one object twenty times a second.
+const SPREAD_PART: u32 = 5;
+/// In a busy log, and after another node has replaced the head first, this node also announces
+/// commits of other nodes: at most this many, and only if they are at most this much earlier than
+/// its own.
 const OTHERS_MAX: usize = 64;
 const OTHERS_BACK_MS: u64 = 30_000;
 /// Commits of an earlier run of this node are announced with the first commit of this run if they
@@ -74,6 +79,10 @@ struct Inner {
     queue: Mutex<BTreeMap<Stamp, Option<Bytes>>>,
     /// How many commits wait.
     waiting: watch::Sender<usize>,
+    /// How many milliseconds to spread announcements over; 0 unless the log is busy.
+    spread_ms: AtomicU64,
+    /// Whether another node has replaced the head first, and commits still wait.
+    is_late: AtomicBool,
     /// Woken when more commits wait, and by a caller that hurries.
     more: Notify,
     hurry: Notify,
@@ -101,12 +110,15 @@ impl Announcer {
         let (more, hurry) = (Notify::new(), Notify::new());
         let (is_ready, is_refused) = (AtomicBool::new(false), AtomicBool::new(false));
         let (hurried, stuck) = (AtomicUsize::new(0), Mutex::default());
+        let (spread_ms, is_late) = (AtomicU64::new(0), AtomicBool::new(false));
         Self(Arc::new(Inner {
             node,
             remote,
             head,
             queue,
             waiting,
+            spread_ms,
+            is_late,
             more,
             hurry,
             hurried,
@@ -136,6 +148,24 @@ impl Announcer {
         self.0.more.notify_one();
     }
 
+    /// Spreads announcements over a part of `delay`, for which this node collects longer than it would if it
+    /// were alone in the log.
+    pub(super) fn spread_over(&self, delay: Duration) {
+        let spread_ms = (delay / SPREAD_PART).as_millis() as u64;
+        self.0.spread_ms.store(spread_ms, Ordering::Relaxed);
+    }
+
+    /// Reports whether commits wait because other nodes have replaced the head first.
+    pub(super) fn is_late(&self) -> bool {
+        self.0.is_late.load(Ordering::Relaxed)
+    }
+
+    /// Returns when no commit waits to be announced, or after `limit`. Does not hurry.
+    pub(super) async fn emptied(&self, limit: Duration) {
+        let mut waiting = self.0.waiting.subscribe();
+        clock::within(limit, waiting.wait_for(|count| *count == 0)).await;
+    }
+
     /// Starts announcing. If the task is aborted, other nodes still find the commits by lists.
     pub(super) fn start(&self, runtime: &Handle) -> JoinHandle<()> {
         let announcer = self.clone();
@@ -153,34 +183,47 @@ impl Announcer {
     /// Announces everything that waits, without the task.
     #[cfg(test)]
     pub(super) async fn announce_all(&self) {
-        let mut late = false;
         while !self.0.queue.lock().is_empty() {
-            let Ok(tried) = self.announce(late).await else { return };
-            late = matches!(tried, AnnounceTry::Late);
+            let Ok(tried) = self.announce().await else { return };
+            self.0.is_late.store(matches!(tried, AnnounceTry::Late), Ordering::Relaxed);
         }
+        self.0.is_late.store(false, Ordering::Relaxed);
+    }
+
+    /// Makes one attempt; `late` as after another node has replaced the head first.
+    #[cfg(test)]
+    pub(super) async fn announce_once(&self, late: bool) -> bool {
+        self.0.is_late.store(late, Ordering::Relaxed);
+        matches!(self.announce().await, Ok(AnnounceTry::Done))
     }
 
     async fn run(&self) {
         let mut spread = SPREAD_MIN;
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let mut late = false;
+        let set_late = |is_late| self.0.is_late.store(is_late, Ordering::Relaxed);
         loop {
             while self.0.queue.lock().is_empty() {
-                late = false;
+                set_late(false);
                 self.0.more.notified().await;
             }
+            let spread_ms = self.0.spread_ms.load(Ordering::Relaxed);
+            if spread_ms > 0 && !self.is_late() {
+                self.pause(random_part(Duration::from_millis(spread_ms))).await;
+            }
             let began = self.0.head.now();
-            let wait = match self.announce(late).await {
+            let wait = match self.announce().await {
                 Ok(AnnounceTry::Done) => {
-                    (spread, late) = ((spread / 2).max(SPREAD_MIN), false);
+                    spread = (spread / 2).max(SPREAD_MIN);
+                    set_late(false);
                     backoff.reset();
                     let took = self.0.head.now().saturating_sub(began);
                     let least = ANNOUNCE_EVERY.max(self.0.remote.head_interval());
                     least.max((took * ANNOUNCE_PART).min(ANNOUNCE_EVERY_MAX))
                 }
                 Ok(AnnounceTry::Late) => {
-                    let wait = spread.mul_f64((task::random_u64() % 1001) as f64 / 1000.0);
-                    (spread, late) = ((spread * 2).min(SPREAD_MAX), true);
+                    set_late(true);
+                    let wait = random_part(spread);
+                    spread = (spread * 2).min(SPREAD_MAX);
                     wait
                 }
                 // Where nothing at all is allowed, the credentials are wrong, and may be right again soon.
@@ -188,50 +231,64 @@ impl Announcer {
                     if matches!(error.kind(), Kind::Denied | Kind::Invalid)
                         && self.0.remote.health() == Health::Up =>
                 {
+                    set_late(false);
                     self.rest(&error).await;
                     continue;
                 }
                 Err(error) => {
+                    set_late(false);
                     tracing::debug!(error = %error.chain(), "commits are not announced yet");
                     backoff.wait()
                 }
             };
-            let is_hurried = self.0.hurried.load(Ordering::Relaxed) > 0;
-            let wait = if is_hurried { wait.min(SPREAD_MIN) } else { wait };
-            let (hurry, up) = (pin!(self.0.hurry.notified()), pin!(self.0.remote.recovered()));
-            clock::within(wait, select(hurry, up)).await;
+            self.pause(wait).await;
         }
     }
 
-    /// Announces what waits. After another node has replaced the head first (`late`), other nodes
-    /// probably wait to announce too, so their commits are announced together with this node's.
-    async fn announce(&self, late: bool) -> Result<AnnounceTry> {
-        let Inner { remote, head, .. } = &*self.0;
+    /// Waits, but not for long if a caller hurries.
+    async fn pause(&self, wait: Duration) {
+        let is_hurried = self.0.hurried.load(Ordering::Relaxed) > 0;
+        let wait = if is_hurried { wait.min(SPREAD_MIN) } else { wait };
+        let (hurry, up) = (pin!(self.0.hurry.notified()), pin!(self.0.remote.recovered()));
+        clock::within(wait, select(hurry, up)).await;
+    }
+
+    /// Announces what waits. In a busy log, and after another node has replaced the head first, other
+    /// nodes probably wait to announce too, so their commits are announced together with this node's.
+    async fn announce(&self) -> Result<AnnounceTry> {
+        let Inner { remote, head, spread_ms, .. } = &*self.0;
         self.get_ready().await?;
-        let others = if late { self.others().await } else { Vec::new() };
-        let found = match head.last() {
-            Some(known) if !late && (known.own || known.at + RECENT > head.now()) => {
+        let is_crowded = self.is_late() || spread_ms.load(Ordering::Relaxed) > 0;
+        let mut found = match head.last() {
+            Some(known) if !is_crowded && (known.own || known.at + RECENT > head.now()) => {
                 FoundHead::Known(known)
             }
             _ => head.read(remote).await?,
         };
-        let (last, version) = match found {
-            FoundHead::Known(KnownHead { head, version, .. }) => (Some(head), Some(version)),
-            FoundHead::Damaged(version) => (None, Some(version)),
-            FoundHead::Missing => (None, None),
-        };
-        let more = self.waiting(last.as_deref());
+        if self.waiting(found.head()).is_empty() {
+            // Another node has announced it.
+            return Ok(AnnounceTry::Done);
+        }
+        let mut others = Vec::new();
+        // Helping takes many reads. If the store refuses some of them, it takes long, and is in vain.
+        if is_crowded && !remote.throttling().now {
+            others = self.others(found.head()).await;
+            // Another node may have replaced it meanwhile.
+            found = head.read(remote).await?;
+        }
+        let more = self.waiting(found.head());
         if more.is_empty() {
             return Ok(AnnounceTry::Done);
         }
-        let others = announceable(others, last.as_deref());
+        let others = announceable(others, found.head());
         let others = others.into_iter().take(QUEUE_MAX.saturating_sub(more.len()));
         let names: Vec<Stamp> = more.iter().map(|(stamp, _)| *stamp).collect();
-        let next = LogHead::after(last.as_deref(), more.into_iter().chain(others), remote.now_ms());
-        let at = head.now();
+        let next = LogHead::after(found.head(), more.into_iter().chain(others), remote.now_ms());
+        let (at, version) = (head.now(), found.version().cloned());
         match remote.put_head(&next, version.as_ref()).await? {
             HeadPut::Done(version) => {
-                head.note_put(KnownHead { head: Arc::new(next), version, at, own: !late });
+                let own = !is_crowded;
+                head.note_put(KnownHead { head: Arc::new(next), version, at, own });
                 self.0.queue.lock().retain(|stamp, _| !names.contains(stamp));
                 self.count();
                 Ok(AnnounceTry::Done)
@@ -265,17 +322,16 @@ impl Announcer {
         count == STUCK_MAX
     }
 
-    /// Returns the recent commits of other nodes, with the bytes of those that may be announced by
-    /// this node; nothing if they cannot be read.
-    async fn others(&self) -> Vec<(Stamp, Option<Bytes>)> {
+    /// Returns the recent commits of other nodes that a head lacks, with the bytes of those that may be
+    /// announced by this node; nothing if they cannot be read.
+    async fn others(&self, known: Option<&LogHead>) -> Vec<(Stamp, Option<Bytes>)> {
         let remote = &self.0.remote;
         let first = self.0.queue.lock().first_key_value().map(|(stamp, _)| *stamp);
         let Some(first) = first else { return Vec::new() };
         let from = name_of_ms(first.ms.saturating_sub(OTHERS_BACK_MS));
         let Ok(items) = remote.list_log(Some(&from)).await else { return Vec::new() };
-        let known = self.0.head.last();
         let is_new = |stamp: &Stamp| {
-            stamp.node != self.0.node && known.as_ref().is_none_or(|known| known.head.lacks(stamp))
+            stamp.node != self.0.node && known.is_none_or(|known| known.lacks(stamp))
         };
         let new = items.iter().filter_map(|item| {
             let stamp = keys::commit_stamp(&item.name).filter(is_new)?;
@@ -358,6 +414,11 @@ impl Announcer {
         let count = self.0.queue.lock().len();
         self.0.waiting.send_replace(count);
     }
+}
+
+/// Returns a random time up to `longest`.
+fn random_part(longest: Duration) -> Duration {
+    longest.mul_f64((task::random_u64() % 1001) as f64 / 1000.0)
 }
 
 /// Drops the oldest commits if there are too many; other nodes find them by a list.

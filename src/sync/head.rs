@@ -28,9 +28,11 @@ const SUSPECTS_MAX: usize = 1024;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After this many looks in a row have failed because the store throttles, the log is listed.
 const FAILURES_MAX: u32 = 3;
-/// A head that is missing or unusable is not requested again within this time; the second constant
-/// is for a head that may not be read.
-const MISSING_FOR: Duration = Duration::from_secs(10);
+/// A head that is missing is not requested again within this time: meanwhile each look lists the log,
+/// and reads every commit of it. The other constants are for a head that is damaged, and for one
+/// that may not be read.
+const MISSING_FOR: Duration = Duration::from_secs(1);
+const DAMAGED_FOR: Duration = Duration::from_secs(10);
 const REFUSED_FOR: Duration = Duration::from_mins(10);
 
 /// The head as this node knows it.
@@ -74,6 +76,24 @@ pub(super) enum FoundHead {
     Missing,
     /// Damaged.
     Damaged(HeadVersion),
+}
+
+impl FoundHead {
+    /// Returns the head, if it is usable.
+    pub(super) fn head(&self) -> Option<&LogHead> {
+        match self {
+            Self::Known(known) => Some(&known.head),
+            Self::Missing | Self::Damaged(_) => None,
+        }
+    }
+
+    /// Returns the version of the object; `None` if there is none.
+    pub(super) fn version(&self) -> Option<&HeadVersion> {
+        match self {
+            Self::Known(KnownHead { version, .. }) | Self::Damaged(version) => Some(version),
+            Self::Missing => None,
+        }
+    }
 }
 
 impl HeadWatch {
@@ -129,7 +149,8 @@ impl HeadWatch {
                 self.state.lock().failures = 0;
                 return Ok(Some(known.head));
             }
-            Ok(FoundHead::Missing | FoundHead::Damaged(_)) => MISSING_FOR,
+            Ok(FoundHead::Missing) => MISSING_FOR,
+            Ok(FoundHead::Damaged(_)) => DAMAGED_FOR,
             Err(error)
                 if matches!(error.kind(), Kind::Denied | Kind::Invalid)
                     && remote.health() == Health::Up =>

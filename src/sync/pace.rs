@@ -66,6 +66,11 @@ impl Pace {
         Self { least, state: Mutex::new(state) }
     }
 
+    /// Returns how much longer a delay is than that of a node which is alone in the log.
+    pub(super) fn excess(&self, delay: Duration) -> Duration {
+        delay.saturating_sub(self.least)
+    }
+
     /// Returns the delay at a time of the monotonic clock, from the counts until then.
     pub(super) fn delay(&self, now: Duration, counts: PaceCounts) -> Duration {
         let mut state = self.state.lock();

@@ -53,6 +53,9 @@ const RETRY_MAX: Duration = Duration::from_secs(15);
 const TICKS_PER_DELAY: u32 = 20;
 /// The longest tick: a drain may stay unnoticed for this long.
 const TICK_MAX: Duration = Duration::from_millis(250);
+/// How long a batch waits while other nodes keep the last commit from being announced. No node would see
+/// it before that one, and each commit makes the log longer for all nodes.
+const LATE_MAX: Duration = Duration::from_secs(5);
 /// After this long without a commit, the next one is made as soon as no more changes arrive. With
 /// less, nodes that write the same contents agree about smaller batches and upload more copies. For
 /// a node that is alone in the log, it is enough that the batch before was taken one delay ago: so
@@ -239,6 +242,19 @@ impl Publisher {
         };
         let now = inner.ledger.clock().mono();
         let delay = inner.pace.delay(now, counts);
+        inner.announcer.spread_over(inner.pace.excess(delay));
+        self.collect(now, delay).await;
+        for _ in 0..LATE_MAX.div_duration_f64(TICK_MAX) as u32 {
+            if !inner.announcer.is_late() || self.must_go_on() {
+                return;
+            }
+            inner.announcer.emptied(TICK_MAX).await;
+        }
+    }
+
+    /// Collects changes for up to `delay` from `now` on.
+    async fn collect(&self, now: Duration, delay: Duration) {
+        let inner = &self.0;
         let ticks = ticks_of(delay);
         let is_past = |at: &Mutex<Option<Duration>>, time| {
             at.lock().is_none_or(|at| now.saturating_sub(at) >= time)
@@ -248,11 +264,7 @@ impl Publisher {
         let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
-            if inner.is_hurried()
-                || inner.ledger.room().is_pressed()
-                || quiet >= enough_quiet
-                || inner.ledger.outlook(inner.pack_bytes) == Outlook::Full
-            {
+            if quiet >= enough_quiet || self.must_go_on() {
                 return;
             }
             clock::within(tick, inner.ledger.room().pressed()).await;
@@ -260,6 +272,14 @@ impl Publisher {
             quiet = if now == records { quiet + 1 } else { 0 };
             records = now;
         }
+    }
+
+    /// Reports whether a batch must not wait for more changes.
+    fn must_go_on(&self) -> bool {
+        let inner = &self.0;
+        inner.is_hurried()
+            || inner.ledger.room().is_pressed()
+            || inner.ledger.outlook(inner.pack_bytes) == Outlook::Full
     }
 
     /// Takes the next batch, if there is one, and uploads those of its blobs that no other node has
@@ -329,6 +349,11 @@ impl Publisher {
     #[cfg(test)]
     pub(super) async fn announce_all(&self) {
         self.0.announcer.announce_all().await;
+    }
+
+    #[cfg(test)]
+    pub(super) fn announcer(&self) -> &Announcer {
+        &self.0.announcer
     }
 
     /// Returns when the store's time is known. Stamps are judged by that time.

@@ -101,8 +101,8 @@ fn a_head_stays_small_and_names_its_first_complete_number() {
     let large = first((0..40).map(|n| commit(NOW_MS + n, 4 << 10)));
     let inline =
         |head: &LogHead| head.commits.iter().map(|c| c.bytes.is_some()).collect::<Vec<_>>();
-    assert_eq!(inline(&large).iter().filter(|is| **is).count(), 12);
-    assert!(inline(&large)[28..].iter().all(|is| *is), "the newest are inline");
+    assert_eq!(inline(&large).iter().filter(|is| **is).count(), 24);
+    assert!(inline(&large)[16..].iter().all(|is| *is), "the newest are inline");
     assert!(large.encode().unwrap().len() as u64 <= HEAD_BYTES_MAX);
     assert_eq!(inline(&first([commit(NOW_MS, INLINE_COMMIT_BYTES_MAX + 1)])), [false]);
     assert_eq!(
@@ -136,11 +136,15 @@ async fn a_head_replaces_only_the_one_from_which_it_was_made() {
     let remote =
         |node| store.remote(&Faults::none(), &options, Clock::manual(NOW_MS), NodeId(node));
     let (a, b) = (remote(1), remote(2));
-    assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)));
+    let Ok(HeadRead::Other(made, version)) = a.get_head(None).await else { panic!("not made") };
+    assert!(made.commits.is_empty(), "the store was made with a head");
     assert!(a.refuses_stale_heads().await.unwrap());
-    assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "the trial leaves no head");
-    let one = first([commit(NOW_MS, 4)]);
-    let Ok(HeadPut::Done(version)) = a.put_head(&one, None).await else { panic!("not made") };
+    let same = a.get_head(Some(&version)).await;
+    assert!(matches!(same, Ok(HeadRead::Same)), "the trial changes nothing");
+    let one = LogHead::after(Some(&made), [commit(NOW_MS, 4)], NOW_MS);
+    let Ok(HeadPut::Done(version)) = a.put_head(&one, Some(&version)).await else {
+        panic!("not replaced")
+    };
     assert!(matches!(b.put_head(&first([]), None).await, Ok(HeadPut::Conflict)), "made twice");
     let two = LogHead::after(Some(&one), [commit(NOW_MS + 1, 4)], NOW_MS);
     assert!(matches!(b.put_head(&two, Some(&version)).await, Ok(HeadPut::Done(_))));

@@ -67,6 +67,8 @@ pub(super) async fn publish(
     for n in 0_u64.. {
         clock::sleep(about(CLOSE_EVERY)).await;
         let path = name(&dir, n as usize % OWN_NAMES);
+        // The kernel looks up a name before it creates or replaces it.
+        fleet.look_up(&node, &path).await;
         let seed = (number as u64) << 32 | n;
         let stamp = node.close(&path, &content(seed)).expect("the disk has room");
         if n % WATCH_EVERY == WATCH_EVERY / 2 {

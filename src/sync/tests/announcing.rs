@@ -1,9 +1,10 @@
 //! Announcing commits in the head of the log: in order, in competition with other nodes, and only
 //! if the store allows it.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::announced::{WIDE, cost, follower, head_of};
+use super::announced::{WIDE, announce, cost, follower, head_of};
 use super::harness::*;
 use crate::error::Kind;
 use crate::remote::{HeadPut, HeadRead, Throttling, keys};
@@ -51,6 +52,114 @@ fn commits_of_other_nodes_are_announced_too_after_a_lost_race() {
         assert_eq!(head.commits.len(), 5, "{head:?}");
         d.engine.publisher().unwrap().announce_all().await;
         assert_eq!(head_of(b.remote()).await, head, "the commits are already announced");
+    });
+}
+
+/// Nodes that start on a new store follow its head from the beginning. If there were none, each would list
+/// the log and read every commit of it.
+#[test]
+fn a_new_store_has_a_head_before_its_first_commit() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        assert!(a.pull().await && b.pull().await);
+        assert!(head_of(b.remote()).await.commits.is_empty());
+        for n in 0..3_u64 {
+            a.send("f", &content(n, 50)).await;
+            assert_eq!(cost(&b, b.pull()).await, (0, 1), "{n}");
+            assert_eq!(b.read("f").await, Some(content(n, 50)));
+        }
+    });
+}
+
+/// A node that has lost the race reads the head first: if another node has announced its commits meanwhile,
+/// it neither lists nor reads the log.
+#[test]
+fn a_late_node_whose_commits_are_announced_lists_nothing() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.send("f", b"0").await;
+        b.send("g", b"0").await;
+        assert!(a.pull().await && b.pull().await);
+        b.write("g", b"1");
+        b.push_unannounced().await;
+        let name = world.log().await.last().cloned().unwrap();
+        let stamp = keys::commit_stamp(name.rsplit('/').next().unwrap()).unwrap();
+        announce(a.remote(), &[stamp]).await;
+        let announcer = b.engine.publisher().unwrap().announcer();
+        assert_eq!(cost(&b, announcer.announce_once(true)).await, (0, 1));
+    });
+}
+
+/// In a busy log many nodes wait to announce, so each announces the commits of the others, too, without
+/// losing a race first.
+#[test]
+fn commits_of_other_nodes_are_announced_too_in_a_busy_log() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        for (delay, announced) in [(Duration::ZERO, 1), (Duration::from_secs(1), 4)] {
+            let before = head_of(a.remote()).await.commits.len();
+            for node in [&mut a, &mut b] {
+                node.write("f", &(before as u64).to_le_bytes());
+                node.push_unannounced().await;
+            }
+            let announcer = a.engine.publisher().unwrap().announcer();
+            announcer.spread_over(delay);
+            assert!(announcer.announce_once(false).await);
+            let head = head_of(a.remote()).await;
+            assert_eq!(head.commits.len(), announced, "{delay:?} {head:?}");
+        }
+    });
+}
+
+/// A store that throttles would refuse the reads, too: then a node announces only its own commits.
+#[test]
+fn a_throttled_node_announces_no_commits_of_others() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut b) = (world.node(), world.node());
+        a.send("f", b"0").await;
+        b.write("g", b"0");
+        b.push_unannounced().await;
+        a.write("f", b"1");
+        a.push_unannounced().await;
+        a.fail("status=503 only=LIST");
+        assert!(a.remote().list_log(None).await.is_err());
+        a.fail("");
+        let announcer = a.engine.publisher().unwrap().announcer();
+        assert_eq!(cost(&a, announcer.announce_once(true)).await, (0, 1));
+        assert_eq!(head_of(a.remote()).await.commits.len(), 2);
+    });
+}
+
+/// While other nodes keep a publisher from announcing, it makes no further commits: no node would see
+/// them. A drain does not wait for that.
+#[test]
+fn a_publisher_that_cannot_announce_makes_few_commits() {
+    run(async {
+        let world = World::new();
+        let (node, other) = (world.node(), world.node());
+        node.engine.start();
+        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        // Between a read of the head and its replacement, another node replaces it.
+        node.fail("latency_ms=30 only=head");
+        let made = || node.engine.ledger().traffic().commits_written.load(Ordering::Relaxed);
+        for ms in (0..4000_u64).step_by(20) {
+            world.clock.advance(Duration::from_millis(20));
+            crate::clock::sleep(Duration::from_millis(20)).await;
+            if ms % 200 == 0 {
+                node.write("mine", &ms.to_le_bytes());
+            }
+            announce(other.remote(), &[]).await;
+        }
+        assert!((1..=4).contains(&made()), "{} commits in four seconds", made());
+        node.write("last", b"x");
+        let begin = tokio::time::Instant::now();
+        assert!(node.engine.drain(Duration::from_mins(1), |_| ()).await.complete);
+        assert!(begin.elapsed() < Duration::from_secs(4), "{:?}", begin.elapsed());
+        node.engine.stop().await;
     });
 }
 
@@ -169,7 +278,7 @@ fn an_announcement_whose_reply_is_lost_is_made_once() {
         a.fail("");
         a.engine.publisher().unwrap().announce_all().await;
         let head = head_of(a.remote()).await;
-        assert_eq!((head.number, head.commits.len()), (2, 2), "{head:?}");
+        assert_eq!((head.number, head.commits.len()), (3, 2), "{head:?}");
     });
 }
 
@@ -232,7 +341,8 @@ fn a_store_that_lets_no_head_be_replaced_has_none() {
         a.fail("conflicts=1");
         a.send("f", b"0").await;
         let b = follower(&world).await;
-        assert_eq!(head_of(b.remote()).await.commits.len(), 1, "the first head can be made");
+        let found = b.remote().get_head(None).await.unwrap();
+        assert!(matches!(found, HeadRead::Unusable(..)), "{found:?}");
         for n in 0..5_u64 {
             a.send("f", &content(n, 50)).await;
             let (lists, _) = cost(&b, b.pull()).await;

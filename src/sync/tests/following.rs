@@ -20,6 +20,7 @@ fn lists_have_an_age_and_may_fail() {
         let world = World::new();
         let b = world.node();
         assert_eq!(told(&b), Following::default());
+        b.remote().give_up_head().await.unwrap();
         assert!(b.pull().await);
         world.clock.advance(7 * SECOND);
         assert_eq!((told(&b).list_age, told(&b).attempt_age), (Some(7 * SECOND), Some(7 * SECOND)));

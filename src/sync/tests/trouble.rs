@@ -63,6 +63,7 @@ fn p8_never_in_the_way_of_a_drain_while_lists_are_throttled() {
     run(async {
         let world = World::new();
         let node = world.node();
+        node.remote().give_up_head().await.unwrap();
         node.engine.start();
         assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
         let uploaded = || node.engine.ledger().traffic().uploaded.load(Ordering::Relaxed);
