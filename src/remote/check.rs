@@ -44,6 +44,11 @@ impl Remote {
         self.inner.identity.accepted()
     }
 
+    /// Returns when this run found the store first that it uses, by the store's clock; 0 before.
+    pub fn found_ms(&self) -> u64 {
+        self.inner.identity.found_ms()
+    }
+
     /// Returns the store that the node knows, and when this run found it last, by the store's clock.
     pub fn known(&self) -> Option<(StoreId, Option<u64>)> {
         let identity = &self.inner.identity;

@@ -80,6 +80,8 @@ struct State {
     known: Option<KnownStore>,
     /// The store that this run found and uses.
     accepted: Option<KnownStore>,
+    /// When this run found it first, by the store's clock.
+    found_ms: u64,
     /// When it was last seen, by the store's clock.
     seen_ms: Option<u64>,
     /// Why the known store is missing at this address, and since when, in milliseconds since the Unix epoch.
@@ -103,6 +105,11 @@ impl Identity {
     /// Returns when the store was found last in this run.
     pub(super) fn seen_ms(&self) -> Option<u64> {
         self.0.lock().seen_ms
+    }
+
+    /// Returns when this run found the store first that it uses, by the store's clock; 0 before.
+    pub(super) fn found_ms(&self) -> u64 {
+        self.0.lock().found_ms
     }
 
     pub(super) fn missed(&self) -> Option<(String, u64)> {
@@ -130,6 +137,9 @@ impl Identity {
         let says = String::from_utf8(bytes.to_vec()).ok().filter(|_| short);
         let known = KnownStore { store: said.store.to_string(), url: Some(url.to_string()), says };
         let mut state = self.0.lock();
+        if state.accepted.as_ref().map(KnownStore::store) != Some(said.store) {
+            state.found_ms = now_ms;
+        }
         state.known = Some(known.clone());
         state.seen_ms = Some(now_ms);
         state.accepted = Some(known);
@@ -244,7 +254,9 @@ mod tests {
         assert!(!identity.miss("empty", 6));
         assert!(identity.miss("another", 7));
         assert_eq!(identity.missed(), Some(("another".to_owned(), 5)));
-        assert!(identity.accept(&said(1, &[]), b"", &url, 9));
-        assert_eq!(identity.missed(), None);
+        assert!(identity.accept(&said(1, &[]), b"", &url, 12));
+        assert_eq!((identity.missed(), identity.found_ms()), (None, 9));
+        assert!(!identity.accept(&said(2, &[]), b"", &url, 13));
+        assert_eq!(identity.found_ms(), 13, "another store");
     }
 }

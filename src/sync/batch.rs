@@ -62,6 +62,11 @@ impl Batch {
         Self { upto, records, bytes, changes, dropped, paths, rides, amends }
     }
 
+    /// Reports whether nothing of it is sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.changes.is_empty() && self.amends.is_empty()
+    }
+
     /// Returns the contents that its changes put, and those to repair, each once.
     pub(super) fn contents(&self) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&self.changes);

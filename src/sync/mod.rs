@@ -5,6 +5,7 @@
 //! make a program wait for the store beyond its deadline. Must never let the namespace show
 //! anything that is in no commit and no journal record.
 
+mod announcement;
 mod announcer;
 mod backoff;
 mod batch;

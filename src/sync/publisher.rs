@@ -35,7 +35,7 @@ use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Result};
 use crate::namespace::{BlobPlace, Commit, Location, Site};
-use crate::remote::{Remote, encode_commit, keys};
+use crate::remote::{Remote, StoreId, encode_commit, keys};
 use crate::stamp::Stamp;
 use crate::task;
 
@@ -288,7 +288,8 @@ impl Publisher {
         let inner = &self.0;
         let mut batch = inner.ledger.take()?;
         *inner.taken.lock() = Some(inner.ledger.clock().mono());
-        let lacking = |batch: &Batch| inner.uploader.lacking(batch);
+        let store = self.store_for(&batch).await;
+        let lacking = |batch: &Batch| inner.uploader.lacking(batch, store);
         let claim = inner.claims.agree(&mut batch, lacking, || inner.is_hurried()).await;
         let mut uploaded = self.upload_batch(batch).await;
         uploaded.claim = claim;
@@ -298,7 +299,22 @@ impl Publisher {
     /// Uploads the blobs of a batch.
     pub(super) async fn upload_batch(&self, mut batch: Batch) -> Uploaded {
         self.0.ledger.leave_needless(&mut batch);
-        self.0.uploader.upload(batch).await
+        let store = self.store_for(&batch).await;
+        self.0.uploader.upload(batch, store).await
+    }
+
+    /// Returns the store that a batch goes to, once that is known; `None` if nothing of it is sent.
+    async fn store_for(&self, batch: &Batch) -> Option<StoreId> {
+        if batch.is_empty() {
+            return None;
+        }
+        let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
+        loop {
+            match self.0.ledger.bound(&self.0.remote).await {
+                Ok(store) => return Some(store),
+                Err(error) => self.0.uploader.again(&error, &mut backoff).await,
+            }
+        }
     }
 
     /// Writes the commit of a batch. Must be called in the order in which the batches were taken.
@@ -309,10 +325,10 @@ impl Publisher {
             self.know_time(&uploaded).await;
             uploaded = self.renew(uploaded).await;
             let Some(mut commit) = self.commit_of(&uploaded) else { break None };
-            match self.put(&mut commit, &mut tries).await {
+            match self.put(&mut commit, uploaded.store, &mut tries).await {
                 CommitPut::Done => break Some(commit),
                 CommitPut::Refused => break None,
-                CommitPut::Slow => {}
+                CommitPut::Slow | CommitPut::Moved => {}
             }
         };
         let Uploaded { batch, mut locations, claim, .. } = uploaded;
@@ -367,15 +383,15 @@ impl Publisher {
         }
     }
 
-    /// Renews what has waited too long: stamps, and the contents that the batch relies on. Must be
-    /// called before a commit gets a name.
+    /// Renews what has waited too long: stamps, and the contents that the batch relies on. Also
+    /// uploads these again if they are in another store. Must be called before a commit gets a name.
     async fn renew(&self, mut uploaded: Uploaded) -> Uploaded {
         let Inner { ledger, uploader, .. } = &*self.0;
         if ledger.is_late(&uploaded.batch) {
             self.catch_up().await;
             ledger.stamp_anew(&mut uploaded.batch);
         }
-        if uploader.is_old(&uploaded) {
+        if uploader.is_old(&uploaded) || uploaded.store != self.store_for(&uploaded.batch).await {
             // Nothing may rely on the old places any more.
             uploader.landed(uploaded.locations.iter().map(|(digest, _)| *digest));
             let claim = uploaded.claim;
@@ -430,9 +446,14 @@ impl Publisher {
         }
     }
 
-    /// Puts a commit into the log under its name. When the outcome is `Done`, it is there for
-    /// certain.
-    async fn put(&self, commit: &mut Commit, tries: &mut CommitTries) -> CommitPut {
+    /// Puts a commit into the log of a store under its name. When the outcome is `Done`, it is there
+    /// for certain.
+    async fn put(
+        &self,
+        commit: &mut Commit,
+        store: Option<StoreId>,
+        tries: &mut CommitTries,
+    ) -> CommitPut {
         let (clock, stamped) = (self.0.ledger.clock(), self.0.ledger.clock().mono());
         tries.names.push(commit.stamp);
         if tries.names.len() > NAMES_MAX {
@@ -443,10 +464,13 @@ impl Publisher {
         let is_slow = || clock.mono().saturating_sub(stamped) > RESTAMP_AFTER;
         loop {
             let put = match self.0.ledger.bound(&self.0.remote).await {
+                Ok(found) if Some(found) != store => return CommitPut::Moved,
                 Ok(_) => self.0.remote.put_commit(&name, bytes.clone()).await,
                 Err(error) => Err(error),
             };
+            let is_moved = self.0.remote.used().map(|used| used.store()) != store;
             match put {
+                Ok(()) if is_moved => return CommitPut::Moved,
                 Ok(()) if is_slow() && tries.slow < RESTAMPS_MAX => {
                     tries.slow += 1;
                     return CommitPut::Slow;
@@ -469,6 +493,8 @@ enum CommitPut {
     Done,
     /// It took so long that it needs another name: nodes that list now look past this one.
     Slow,
+    /// The store is not the one that has what the commit names.
+    Moved,
     /// No reader would accept it: a bug in hearthfs.
     Refused,
 }

@@ -12,6 +12,7 @@ use futures::StreamExt as _;
 use futures::stream;
 use parking_lot::Mutex;
 
+use super::announcement::{Announcement, OLD_PACKS_MAX, Packed, PutOutcome};
 use super::backoff::Backoff;
 use super::batch::{Batch, contents_of};
 use super::claims::Claim;
@@ -23,7 +24,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::OpenBlob;
 use crate::namespace::{BlobAt, BlobPlace, Change, Location, Op, Site};
-use crate::remote::{Health, PackBuilder, Remote, keys};
+use crate::remote::{Health, PackBuilder, Remote, StoreId, keys};
 use crate::task;
 
 /// Blobs up to this size are stored in the commit itself.
@@ -36,8 +37,6 @@ const PACK_BYTES_SET_MAX: u64 = 32 << 20;
 const PACKS_AT_ONCE: usize = 2;
 /// Blobs that are uploaded at once as separate objects.
 const OBJECTS_AT_ONCE: usize = 8;
-/// The most packs of earlier commits that one commit refers to; contents of further packs are stored again.
-const OLD_PACKS_MAX: usize = 256;
 /// How long after a batch was planned its commit may rely on the objects that were uploaded or
 /// reused for it. The store may delete objects that no commit names twice this long after that.
 const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u64 / 2);
@@ -66,6 +65,8 @@ pub(super) struct Uploaded {
     pub(super) locations: Vec<(Digest, Location)>,
     /// The claim under which it was uploaded.
     pub(super) claim: Option<Claim>,
+    /// The store that has all that the batch relies on; `None` if nothing of the batch is sent.
+    pub(super) store: Option<StoreId>,
     /// The monotonic time since when all objects that it relies on are known to be in the store.
     since: Duration,
 }
@@ -77,7 +78,7 @@ pub(super) struct Uploader {
     remote: Remote,
     pack_bytes: u64,
     /// Locations of contents whose commits are not written yet. A batch that needs them is committed after those.
-    flying: Mutex<HashMap<Digest, (Location, Duration)>>,
+    flying: Mutex<HashMap<Digest, Flying>>,
     quiet: Quiet,
     quiet_lost: Quiet,
     /// Uploads that wait because the store throttles.
@@ -94,8 +95,13 @@ struct UploadPlan {
     known: Vec<(Digest, Location)>,
 }
 
-/// A blob in a pack: its digest, its size, and offset and length of its frame.
-type Packed = (Digest, u64, u64, u32);
+/// A content whose commit is not written yet.
+#[derive(Debug, Clone)]
+struct Flying {
+    at: Location,
+    since: Duration,
+    store: Option<StoreId>,
+}
 
 /// What is known of a content before it is uploaded.
 enum Presence {
@@ -105,13 +111,6 @@ enum Presence {
     Said,
     /// It is at this place, and that is known since this time.
     At(Location, Duration),
-}
-
-/// The outcome of one pack or object.
-enum PutOutcome {
-    Pack { name: String, stored_ms: u64, members: Vec<Packed> },
-    Object { digest: Digest, size: u64, stored_ms: u64 },
-    Nothing,
 }
 
 impl Uploader {
@@ -127,9 +126,14 @@ impl Uploader {
         self.throttled.load(Ordering::Relaxed) > 0
     }
 
-    /// Uploads what the batch needs. Returns only when all of it is in the store, or is lost here.
-    pub(super) async fn upload(self: &Arc<Self>, mut batch: Batch) -> Uploaded {
-        let plan = self.plan(&batch);
+    /// Uploads to a store what the batch needs. Returns only when all of it is there, or is lost
+    /// here.
+    pub(super) async fn upload(
+        self: &Arc<Self>,
+        mut batch: Batch,
+        store: Option<StoreId>,
+    ) -> Uploaded {
+        let plan = self.plan(&batch, store);
         let lost = Mutex::new(Vec::new());
         let batch_ref = &batch;
         let packs = stream::iter(plan.packs)
@@ -142,8 +146,7 @@ impl Uploader {
         let inline = self.read_all(plan.inline, batch_ref, &lost);
         let (packs, objects, inline): (Vec<PutOutcome>, Vec<PutOutcome>, _) =
             futures::join!(packs.collect(), objects.collect(), inline);
-        let mut uploaded =
-            Announcement { packs: Vec::new(), blobs: Vec::new(), locations: Vec::new() };
+        let mut uploaded = Announcement::default();
         for outcome in packs.into_iter().chain(objects) {
             uploaded.add_stored(outcome);
         }
@@ -160,15 +163,15 @@ impl Uploader {
         uploaded.add_known(plan.known);
         let mut lost = lost.into_inner();
         // Contents that were announced before can still be fetched from there.
-        lost.retain(|digest| self.ledger.location(digest).is_none());
+        lost.retain(|digest| self.location(digest, store).is_none());
         if !lost.is_empty() {
             self.leave_out(&mut batch, &lost);
         }
         let Announcement { packs, blobs, locations } = uploaded;
         let since = plan.since;
         let flying = locations.iter().cloned();
-        self.flying.lock().extend(flying.map(|(digest, at)| (digest, (at, since))));
-        Uploaded { batch, packs, blobs, locations, claim: None, since }
+        self.flying.lock().extend(flying.map(|(digest, at)| (digest, Flying { at, since, store })));
+        Uploaded { batch, packs, blobs, locations, claim: None, store, since }
     }
 
     /// Reports whether the objects of a batch were seen in the store too long ago to write its commit.
@@ -182,16 +185,16 @@ impl Uploader {
         contents.for_each(|digest| drop(flying.remove(&digest)));
     }
 
-    /// Returns the contents that a batch puts and that would be uploaded for it.
-    pub(super) fn lacking(&self, batch: &Batch) -> Vec<(Digest, u64)> {
+    /// Returns the contents that a batch puts and that would be uploaded to a store for it.
+    pub(super) fn lacking(&self, batch: &Batch, store: Option<StoreId>) -> Vec<(Digest, u64)> {
         let mut contents = contents_of(&batch.changes);
         contents.retain(|(digest, _)| {
-            !self.ledger.is_aside(digest) && matches!(self.known(digest), Presence::Nowhere)
+            !self.ledger.is_aside(digest) && matches!(self.known(digest, store), Presence::Nowhere)
         });
         contents
     }
 
-    fn plan(&self, batch: &Batch) -> UploadPlan {
+    fn plan(&self, batch: &Batch, store: Option<StoreId>) -> UploadPlan {
         let mut plan = UploadPlan { since: self.ledger.clock().mono(), ..UploadPlan::default() };
         let mut old_packs = HashSet::new();
         let (mut inline, mut packed) = (0, 0);
@@ -216,7 +219,7 @@ impl Uploader {
             if self.ledger.is_aside(&digest) && !batch.amends.repairs.contains(&(digest, size)) {
                 continue;
             }
-            match if renew { Presence::Nowhere } else { self.known(&digest) } {
+            match if renew { Presence::Nowhere } else { self.known(&digest, store) } {
                 Presence::Nowhere => {}
                 // Nodes that lost it can still fetch it from where it was announced.
                 Presence::Said => continue,
@@ -248,13 +251,20 @@ impl Uploader {
         plan
     }
 
-    /// Returns where a content is, if it need not be uploaded.
-    fn known(&self, digest: &Digest) -> Presence {
+    /// Returns where a store keeps a content, as far as the namespace knows.
+    fn location(&self, digest: &Digest, store: Option<StoreId>) -> Option<Location> {
+        let is_told = store.is_some_and(|store| !self.ledger.is_of_another_store(store));
+        self.ledger.location(digest).filter(|_| is_told)
+    }
+
+    /// Returns where a content is in a store, if it need not be uploaded there.
+    fn known(&self, digest: &Digest, store: Option<StoreId>) -> Presence {
         // Its commit comes before ours.
-        if let Some((location, since)) = self.flying.lock().get(digest) {
-            return Presence::At(location.clone(), *since);
+        let flying = self.flying.lock().get(digest).cloned();
+        if let Some(Flying { at, since, .. }) = flying.filter(|flying| flying.store == store) {
+            return Presence::At(at, since);
         }
-        let Some(location) = self.ledger.location(digest) else { return Presence::Nowhere };
+        let Some(location) = self.location(digest, store) else { return Presence::Nowhere };
         let here = self.ledger.blobs().contains(digest);
         // A small content is announced again, rather than looked for in an old commit, or in a commit of this node.
         // This node has never read its own commits, and no other node can report to it that such a commit is damaged.
@@ -508,62 +518,6 @@ impl<'a> InFlight<'a> {
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// Collects what a commit announces about blobs.
-struct Announcement {
-    packs: Vec<String>,
-    blobs: Vec<BlobAt>,
-    locations: Vec<(Digest, Location)>,
-}
-
-impl Announcement {
-    fn add_stored(&mut self, outcome: PutOutcome) {
-        match outcome {
-            PutOutcome::Pack { name, stored_ms, members } => {
-                let pack = self.packs.len() as u32;
-                let shared: Arc<str> = Arc::from(name.as_str());
-                self.packs.push(name);
-                for (digest, size, offset, length) in members {
-                    let place = BlobPlace::Pack { pack, offset, length };
-                    self.blobs.push(BlobAt { digest, size, place, stored_ms });
-                    let site = Site::Pack { pack: Arc::clone(&shared), offset, length };
-                    self.locations.push((digest, Location { site, size, stored_ms }));
-                }
-            }
-            PutOutcome::Object { digest, size, stored_ms } => {
-                self.blobs.push(BlobAt { digest, size, place: BlobPlace::Object, stored_ms });
-                self.locations.push((digest, Location { site: Site::Object, size, stored_ms }));
-            }
-            PutOutcome::Nothing => {}
-        }
-    }
-
-    /// Announces again where known blobs are, for nodes that did not see the first announcement.
-    fn add_known(&mut self, known: Vec<(Digest, Location)>) {
-        let new = self.packs.len();
-        let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
-        for (digest, Location { site, size, stored_ms }) in known {
-            let place = match site {
-                Site::Object => BlobPlace::Object,
-                Site::Pack { pack, offset, length } => {
-                    let number = match numbers.get(&pack) {
-                        Some(number) => *number,
-                        None if self.packs.len() - new >= OLD_PACKS_MAX => continue,
-                        None => {
-                            let number = self.packs.len() as u32;
-                            self.packs.push(pack.to_string());
-                            numbers.insert(pack, number);
-                            number
-                        }
-                    };
-                    BlobPlace::Pack { pack: number, offset, length }
-                }
-                Site::Inline { .. } => continue,
-            };
-            self.blobs.push(BlobAt { digest, size, place, stored_ms });
-        }
     }
 }
 

@@ -25,6 +25,10 @@ impl Follower {
         let (ledger, watch) = (&self.0.ledger, &self.0.head);
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         let head = watch.look(&self.reaching(remote)).await?;
+        if head.as_deref().is_some_and(|head| self.is_begun_anew(head)) {
+            // The store may be another one at the same address. If this check fails, the list does, too.
+            self.reaching(remote).check_again().await.ok();
+        }
         if !must_list
             && let Some(head) = &head
             && self.is_up_to_date(remote).await
@@ -55,6 +59,12 @@ impl Follower {
         }
         watch.note_listed(head.as_deref(), &new);
         Ok(true)
+    }
+
+    /// Reports whether the head was made anew since the last look: the one before was deleted.
+    fn is_begun_anew(&self, head: &LogHead) -> bool {
+        let before = self.0.state.lock().epoch.replace(head.epoch);
+        before.is_some_and(|before| before != head.epoch)
     }
 
     /// Reports whether everything but new commits is up to date, so that no other reason requires a

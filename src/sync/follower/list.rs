@@ -17,7 +17,7 @@ use crate::sync::times::LOOK_BACK_MS;
 const WIDE_EVERY: Duration = Duration::from_mins(10);
 /// How far back a wide list goes: late comers, and objects that a store listed late, are visible by
 /// then.
-const WIDE_BACK_MS: u64 = 15 * 60_000;
+pub(super) const WIDE_BACK_MS: u64 = 15 * 60_000;
 /// How far back a list goes for a commit that is missing before one that exists.
 pub(super) const GAP_BACK_MS: u64 = 3_600_000;
 

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use futures::StreamExt as _;
 use futures::stream;
 
-use super::list::names_between;
+use super::list::{WIDE_BACK_MS, names_between};
 use super::{CommitRead, FETCHES_AT_ONCE, Follower};
 use crate::error::{Error, Kind, Result};
 use crate::remote::{LogItem, Remote, StoreId, keys};
@@ -61,21 +61,26 @@ impl Follower {
             }
             Err(error) => return Err(error),
         };
-        self.note_store(&remote, store);
+        if ledger.is_of_another_store(store) {
+            self.move_to(&remote, store).await;
+        }
         Ok(Some(covers))
     }
 
-    /// Notes that the namespace belongs to this store, and warns if it did not before.
-    fn note_store(&self, remote: &Remote, store: StoreId) {
-        if self.0.ledger.is_of_another_store(store) {
-            let pending = self.0.ledger.pending().records;
-            tracing::warn!(
-                remote = %remote.url(), %store, pending,
-                "this node has moved here from another store: it forgets what it knew of that store; what it had not \
-                 sent yet goes to the new one"
-            );
-        }
-        self.0.ledger.note_store(store);
+    /// Notes that the namespace belongs to this store now, and did not before.
+    async fn move_to(&self, remote: &Remote, store: StoreId) {
+        let ledger = self.0.ledger.clone();
+        let pending = ledger.pending().records;
+        tracing::warn!(
+            remote = %remote.url(), %store, pending,
+            "this node has moved here from another store: it forgets what it knew of that store; what it had not \
+             sent yet goes to the new one"
+        );
+        ledger.note_store(store);
+        // Until the store was found to be another one, commits relied on what the one before had.
+        let found_ms = remote.found_ms();
+        let since_ms = found_ms.saturating_sub(WIDE_BACK_MS);
+        task::blocking(move || ledger.repair_between(since_ms, found_ms)).await;
     }
 
     /// Returns which store this is. If the known store ID is not there, but the log is the one that

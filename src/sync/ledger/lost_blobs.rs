@@ -14,7 +14,7 @@ use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::local::Blobs;
 use crate::name::TreePath;
-use crate::namespace::{BlobPlace, Commit, Fold, Location, Site};
+use crate::namespace::{BlobPlace, Commit, Entry, Fold, Location, Register, Site};
 use crate::remote::keys;
 use crate::stamp::NodeId;
 use crate::sync::doubts::{Amends, DOUBTS_MAX, Doubt};
@@ -111,7 +111,7 @@ impl Bad {
         if room && times < REPAIRS_MAX && blobs.mark_unsaved(&digest) {
             self.repaired.insert(digest, times + 1);
             self.store_again(digest, size);
-            tracing::info!(%digest, "another node could not read a blob; it is stored again");
+            tracing::info!(%digest, "a blob may be missing in the store; it is stored again");
         }
     }
 
@@ -236,6 +236,28 @@ impl Ledger {
     /// is known.
     pub fn is_damaged(&self, digest: &Digest) -> bool {
         self.0.order.lock().bad.place(digest).is_some()
+    }
+
+    /// Stores again what this node has put since a time, and what was stored before this store was
+    /// found, if the bytes are here: they may be only in the store that was here before.
+    pub(in crate::sync) fn repair_between(&self, since_ms: u64, found_ms: u64) {
+        let own = |(_, register): (TreePath, Register)| {
+            let is_own = register.stamp.node == self.node() && register.stamp.ms >= since_ms;
+            register.entry.as_ref().filter(|_| is_own).and_then(Entry::content)
+        };
+        let mut order = self.0.order.lock();
+        let fold = self.0.fold.read();
+        for (digest, size) in fold.registers().filter_map(own) {
+            // What a commit holds was read from this store.
+            let elsewhere =
+                |at: &Location| at.stored_ms < found_ms && !matches!(at.site, Site::Inline { .. });
+            if let Some(location) = fold.location(&digest).filter(elsewhere) {
+                self.0.reliance.doubt(digest, location.stored_ms);
+                order.bad.repair(&self.0.disk.blobs, digest, size);
+            }
+        }
+        drop((fold, order));
+        self.0.signs.wake();
     }
 
     /// Stores contents again with the next commit, if their bytes are here.

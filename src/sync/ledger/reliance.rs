@@ -185,6 +185,12 @@ impl Reliance {
         self.listed.lock().is_some_and(|at| now.saturating_sub(at) < within)
     }
 
+    /// Forgets what was known of the contents of another store.
+    pub(super) fn forget_store(&self) {
+        self.unsent.lock().values_mut().for_each(|put| put.shared = false);
+        self.doubted.lock().clear();
+    }
+
     /// Notes that another node could not read a content that was stored at `stored_ms`.
     pub(super) fn doubt(&self, digest: Digest, stored_ms: u64) {
         let mut all = self.doubted.lock();

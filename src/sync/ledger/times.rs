@@ -151,9 +151,18 @@ impl Ledger {
         ![0, store.0].contains(&self.0.order.lock().times.now.store)
     }
 
+    /// Reports whether this namespace belongs to the store that is used now.
+    pub(in crate::sync) fn is_of_used_store(&self) -> bool {
+        let used = self.0.remote.as_ref().and_then(Remote::used);
+        used.is_some_and(|used| !self.is_of_another_store(used.store()))
+    }
+
     /// Notes the store to which this namespace belongs.
     pub(in crate::sync) fn note_store(&self, store: StoreId) {
-        self.0.order.lock().times.now.store = store.0;
+        let before = std::mem::replace(&mut self.0.order.lock().times.now.store, store.0);
+        if ![0, store.0].contains(&before) {
+            self.0.reliance.forget_store();
+        }
     }
 
     /// Returns which store this is, after noting it in the cache directory, unless that cannot be
@@ -161,6 +170,11 @@ impl Ledger {
     /// everything that was sent would be lost.
     pub(in crate::sync) async fn bound(&self, remote: &Remote) -> Result<StoreId> {
         let store = remote.store_id().await?;
+        {
+            // From the first commit on the namespace has something of a store.
+            let known = &mut self.0.order.lock().times.now.store;
+            *known = if *known == 0 { store.0 } else { *known };
+        }
         let news = remote.used().filter(|used| self.0.disk.bound.lock().as_ref() != Some(used));
         if let Some(used) = news {
             let ledger = self.clone();

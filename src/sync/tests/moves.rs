@@ -456,6 +456,54 @@ fn an_emptied_store_is_not_recognised_by_later_commits() {
     });
 }
 
+/// A node writes on while its store is emptied and made anew. What it knows of the contents of the
+/// old store is not true of the new one.
+#[test]
+fn commits_name_only_what_the_store_has_to_which_they_go() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node();
+        node.send("old", &content(1, 9_000)).await;
+        assert!(node.pull().await);
+        node.write("flying", &content(2, 9_000));
+        node.upload().await;
+        node.write("again", &content(1, 9_000));
+        empty(&world).await;
+        replace(&world, &node).await;
+        node.remote().check_again().await.unwrap();
+        node.push().await;
+        let other = world.caught_up().await;
+        assert!(
+            other.read("flying").await == Some(content(2, 9_000)),
+            "its pack was in the old store"
+        );
+        assert!(other.read("again").await == Some(content(1, 9_000)), "known from the old store");
+        assert!(node.pull().await && node.entry("old").is_none());
+        assert_eq!(node.registers(), other.registers());
+    });
+}
+
+/// Nothing shows a node at once that its store was emptied and made anew. The next head of the log
+/// does.
+#[test]
+fn p9_self_healing_of_what_was_sent_before_another_store_was_noticed() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node();
+        node.send("old", &content(1, 9_000)).await;
+        assert!(node.pull().await);
+        empty(&world).await;
+        replace(&world, &node).await;
+        node.send("again", &content(1, 9_000)).await;
+        world.clock.advance(Duration::from_secs(1));
+        assert!(node.pull().await);
+        assert!(node.entry("old").is_none(), "it is another store");
+        node.push().await;
+        let other = world.caught_up().await;
+        assert!(other.read("again").await == Some(content(1, 9_000)), "stored again");
+    });
+}
+
 /// A server that returns without its disk shows an empty bucket.
 #[test]
 fn after_an_outage_the_identity_of_the_store_is_checked_first() {

@@ -175,11 +175,13 @@ impl Outbox {
 }
 
 impl Ledger {
-    /// Omits from a batch what other nodes have according to the last list of the log. The members
+    /// Omits from a batch what other nodes have according to the last list of the log, if the batch
+    /// goes to the store with that log. The members
     /// of a unit that one record has put are omitted together or not at all. Reports whether
     /// another node has written some of it at the same time.
     pub(in crate::sync) fn leave_needless(&self, batch: &mut Batch) -> bool {
-        if batch.changes.is_empty() || !self.0.reliance.has_listed(LISTED_WITHIN) {
+        let is_known = self.0.reliance.has_listed(LISTED_WITHIN) && self.is_of_used_store();
+        if batch.changes.is_empty() || !is_known {
             return false;
         }
         let mut count = None;
