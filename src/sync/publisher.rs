@@ -389,7 +389,9 @@ impl Publisher {
         let Inner { ledger, uploader, .. } = &*self.0;
         if ledger.is_late(&uploaded.batch) {
             self.catch_up().await;
-            ledger.stamp_anew(&mut uploaded.batch);
+            if ledger.stamp_anew(&mut uploaded.batch) {
+                ledger.save_surely().await;
+            }
         }
         if uploader.is_old(&uploaded) || uploaded.store != self.store_for(&uploaded.batch).await {
             // Nothing may rely on the old places any more.

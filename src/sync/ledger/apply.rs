@@ -58,7 +58,7 @@ impl Intake for Arriving<'_> {
             self.moved.extend(self.locked.hear_apart(change, self.now));
             return;
         }
-        if waits && self.is_own && order.outbox.is_restamping() {
+        if waits && self.is_own && order.outbox.is_new_stamp(change.stamp) {
             // An earlier run has sent it. The queue has the same change or a later one of ours,
             // which stays visible.
             let known = fold.register(&change.path);

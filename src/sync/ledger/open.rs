@@ -273,8 +273,8 @@ impl Ledger {
                 let overtaken = locked.fold.register(&change.path).is_some_and(|known| {
                     let own = known.stamp.node == self.node() && !queued.contains(&known.stamp);
                     own && known.stamp > change.stamp
+                        && locked.order.outbox.is_new_stamp(known.stamp)
                 });
-                let overtaken = overtaken && locked.order.outbox.is_restamping();
                 if overtaken && !matches!(change.op, Op::Attrs { .. }) {
                     locked.fold.reset(&change.path, None);
                 }

@@ -110,9 +110,10 @@ impl Outbox {
         self.apart.is_empty()
     }
 
-    /// Reports whether late changes are being sent under new stamps.
-    pub(super) fn is_restamping(&self) -> bool {
-        self.late.is_some()
+    /// Reports whether a stamp of this node may be a new one that a late change got. A change with
+    /// it does not replace those that follow it in the queue.
+    pub(super) fn is_new_stamp(&self, stamp: Stamp) -> bool {
+        self.late.as_ref().is_some_and(|late| late.is_new(stamp))
     }
 
     /// Returns what other nodes know of a path that shows `shown`.

@@ -119,6 +119,18 @@ impl Ledger {
         task::blocking(move || ledger.save_index()).await;
     }
 
+    /// As [`Ledger::save_behind`], and waits for the disk even if nothing leaves the journal.
+    pub(in crate::sync) async fn save_surely(&self) {
+        let ledger = self.clone();
+        let save = move || {
+            ledger.save_index();
+            ledger.0.disk.index.flush()
+        };
+        if task::blocking(save).await == Flushed::Unsure {
+            tracing::debug!("the state may not be on the disk");
+        }
+    }
+
     /// Takes some of what moved. Commits count as folded, and records as saved, only with the last
     /// part.
     fn gather(&self) -> Gathered {

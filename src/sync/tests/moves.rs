@@ -504,6 +504,46 @@ fn p9_self_healing_of_what_was_sent_before_another_store_was_noticed() {
     });
 }
 
+/// A cache directory may be restored from a copy. What its journal holds was sent long ago, and
+/// replaced.
+#[test]
+fn late_changes_of_a_restored_directory_lose_to_later_ones() {
+    run(async {
+        let day = Duration::from_hours(24);
+        let world = World::aging(30 * day);
+        let (mut a, b) = (world.node(), world.node());
+        a.send("other", b"1").await;
+        assert!(a.pull().await);
+        for (n, name) in ["x", "replaced", "removed", "kept"].iter().enumerate() {
+            a.write(name, &content(n as u64, 9_000));
+        }
+        a.engine.ledger().save().unwrap();
+        let root = a.crash();
+        let image = copied(root.path());
+        let mut a = world.node_at(root);
+        a.push().await;
+        world.clock.advance(day);
+        a.write("replaced", &content(7, 9_000));
+        a.remove("removed");
+        a.push().await;
+        world.clock.advance(15 * day);
+        drop(a);
+        let mut a = world.node_at(image);
+        a.write("new", &content(8, 9_000));
+        a.push().await;
+        assert!(a.pull().await && b.pull().await);
+        let fresh = world.caught_up().await;
+        for node in [&a, &b, &fresh] {
+            assert!(node.read("replaced").await == Some(content(7, 9_000)), "the later close wins");
+            assert!(node.entry("removed").is_none(), "the removal was later");
+            assert!(node.read("kept").await == Some(content(3, 9_000)));
+            assert!(node.read("new").await == Some(content(8, 9_000)));
+        }
+        assert_eq!(a.registers(), fresh.registers());
+        assert_eq!(b.registers(), fresh.registers());
+    });
+}
+
 /// A server that returns without its disk shows an empty bucket.
 #[test]
 fn after_an_outage_the_identity_of_the_store_is_checked_first() {
