@@ -13,7 +13,7 @@ use super::disk::Disk;
 use super::identity::RunIdentity;
 use super::listeners::Listeners;
 use super::outbox::Split;
-use super::own::OWN;
+use super::own::{OWN, decode};
 use super::queue_signs::QueueSigns;
 use super::reliance::Reliance;
 use super::saved::Saved;
@@ -77,7 +77,7 @@ impl Ledger {
         let identity = RunIdentity::new(parts.dir.node());
         let times = KeptTimes::restore(&parts.loaded, parts.remote.as_ref());
         let mut order = Ordered { times, ..Ordered::default() };
-        let own = parts.loaded.meta.get(OWN).cloned();
+        let own = parts.loaded.meta.get(OWN).map(|bytes| decode(bytes)).unwrap_or_default();
         let apart = std::mem::take(&mut parts.loaded.apart);
         let fold = if lacks(&order, &parts) {
             tracing::info!(
@@ -87,7 +87,7 @@ impl Ledger {
             // and what only this node has.
             parts.index.renew();
             let mut kept = Fold::new();
-            for path in apart.keys() {
+            for path in apart.keys().chain(&own) {
                 kept.reset(path, parts.loaded.fold.register(path));
             }
             kept
@@ -128,7 +128,7 @@ impl Ledger {
             warned: Warned::default(),
         }));
         ledger.observe_all();
-        ledger.restore_own(own.as_ref());
+        ledger.restore_own(own);
         ledger.restore_apart(apart);
         ledger.restore_aside();
         ledger.replay(records);

@@ -143,7 +143,7 @@ impl Own {
 }
 
 /// Decodes the paths from the index; stops at invalid data.
-fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
+pub(super) fn decode(mut bytes: &[u8]) -> Vec<TreePath> {
     let mut paths = Vec::new();
     while let Some((length, rest)) = bytes.split_first_chunk::<4>()
         && let Some((path, rest)) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)
@@ -191,12 +191,12 @@ impl Locked<'_> {
 }
 
 impl Ledger {
-    /// Restores these paths from the index.
-    pub(super) fn restore_own(&self, saved: Option<&Vec<u8>>) {
+    /// Restores these paths from the index, which had them `saved`.
+    pub(super) fn restore_own(&self, saved: Vec<TreePath>) {
         let mut order = self.0.order.lock();
         let mut fold = self.0.fold.write();
         let mut locked = self.locked(&mut order, &mut fold);
-        for path in saved.map(|bytes| decode(bytes)).unwrap_or_default() {
+        for path in saved {
             // The profiles may have changed: then it is a path like any other.
             if self.0.rules.stays_here(&path) && locked.fold.register(&path).is_some() {
                 locked.note_own(&path);

@@ -1,5 +1,7 @@
 //! Paths of one node stay there, and the shared files that they are renamed to are sent.
 
+use std::time::Duration;
+
 use super::checkpoints::{checkpoint, items, registers, remove_log};
 use super::harness::*;
 use crate::digest::Digest;
@@ -97,6 +99,28 @@ fn p4_local_durable_also_what_belongs_to_a_node() {
                 0,
                 "the content may be evicted"
             );
+        }
+    });
+}
+
+#[test]
+fn p4_local_durable_of_what_belongs_to_a_node_through_a_long_outage() {
+    run(async {
+        let day = Duration::from_hours(24);
+        let world = World::aging(30 * day);
+        let mut a = world.node();
+        a.send("first", b"one").await;
+        assert!(a.pull().await);
+        a.write(TEMPORARY, &content(1, 9_000));
+        world.clock.advance(31 * day);
+        a.write(STATS, &content(2, 9_000));
+        a.push().await;
+        for met in [false, true] {
+            a.engine.ledger().save().unwrap();
+            a = world.node_at(a.crash());
+            assert!(!met || a.pull().await);
+            assert!(a.entry("first").is_none() && a.entry(TEMPORARY).is_none(), "past the age");
+            assert!(a.read(STATS).await == Some(content(2, 9_000)), "met the store: {met}");
         }
     });
 }
