@@ -19,6 +19,7 @@ mod apply;
 mod aside;
 mod counts;
 mod dead;
+mod dirs;
 mod disk;
 mod given;
 mod identity;

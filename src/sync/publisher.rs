@@ -426,6 +426,8 @@ impl Publisher {
         if !batch.amends.doubts.is_empty() {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
+        let mut changes = self.0.ledger.dirs_above(&batch.changes);
+        changes.extend(batch.changes.iter().cloned());
         let stamp = self.0.ledger.name_stamp();
         let OwnIncarnation { number: incarnation, next: sequence } = self.incarnation();
         Some(Commit {
@@ -435,7 +437,7 @@ impl Publisher {
             sequence,
             packs: packs.clone(),
             blobs: blobs.clone(),
-            changes: batch.changes.clone(),
+            changes,
             extensions,
         })
     }

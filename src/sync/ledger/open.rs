@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::aside::Aside;
 use super::counts::LedgerCounts;
+use super::dirs::keep_dirs;
 use super::disk::Disk;
 use super::identity::RunIdentity;
 use super::listeners::Listeners;
@@ -84,11 +85,16 @@ impl Ledger {
                 "this node was away for longer than entries live: it forgets its old namespace"
             );
             // All of it is past its age, except what other nodes have used since, which they know,
-            // and what only this node has.
+            // and what only this node has, with the directories above that.
             parts.index.renew();
             let mut kept = Fold::new();
             for path in apart.keys().chain(&own) {
                 kept.reset(path, parts.loaded.fold.register(path));
+            }
+            let pending = records.iter().flat_map(|record| &record.changes);
+            let pending = pending.map(|change| &change.path);
+            for path in apart.keys().chain(&own).chain(pending) {
+                keep_dirs(&mut kept, &parts.loaded.fold, path);
             }
             kept
         } else {

@@ -28,6 +28,7 @@ pub(in crate::sync) use self::queue::{Outlook, PACKED_BELOW_BYTES};
 use self::restamp::Restamp;
 pub(in crate::sync) use self::touch::TOUCH_EVERY;
 use self::touch::Touched;
+use super::dirs::keep_dirs;
 use super::{Ledger, Locked, Ordered, Pending};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
@@ -351,6 +352,7 @@ impl Locked<'_> {
         for path in order.own.paths().filter(|path| !order.outbox.apart.has(path)) {
             if let Some(register) = old.register(path) {
                 new.reset(path, Some(register));
+                keep_dirs(new, old, path);
             }
         }
         let outbox = &mut order.outbox;
@@ -358,6 +360,9 @@ impl Locked<'_> {
         for path in outbox.queue.paths() {
             let (shown, remote) = (old.register(&path), outbox.queue.committed(&path));
             outbox.queue.rebase(&path, new.register(&path));
+            if shown.as_ref().is_some_and(|shown| shown.entry.is_some()) {
+                keep_dirs(new, old, &path);
+            }
             let Some(shown) = shown.filter(|_| !outbox.apart.has(&path)) else { continue };
             let (content, attrs) = remote.map_or((None, None), |r| (Some(r.stamp), r.attr_stamp));
             if content != Some(shown.stamp) {

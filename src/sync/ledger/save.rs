@@ -200,7 +200,7 @@ impl Ledger {
 }
 
 /// Returns the changes that produce a register.
-fn changes_of(path: &TreePath, register: &Register) -> Vec<Change> {
+pub(super) fn changes_of(path: &TreePath, register: &Register) -> Vec<Change> {
     let op = register.entry.clone().map_or(Op::Remove, Op::Put);
     let mut changes = vec![Change { path: path.clone(), stamp: register.stamp, op }];
     if let (Some(stamp), Some(entry)) = (register.attr_stamp, &register.entry) {

@@ -425,3 +425,51 @@ fn attributes_that_wait_behind_a_change_which_is_late_twice_are_not_lost() {
         assert_eq!(a.registers(), b.registers());
     });
 }
+
+/// A file that waited must not become visible below a directory of which others have forgotten
+/// owner and mode.
+#[test]
+fn p14_isolation_below_a_directory_that_others_have_forgotten() {
+    run(async {
+        for (away, restarts) in
+            [(10 * DAY, false), (10 * DAY, true), (20 * DAY, false), (20 * DAY, true)]
+        {
+            let world = World::aging(MONTH);
+            let (mut a, mut b) = (world.node(), world.node());
+            let attrs = Attrs { mode: 0o700, uid: 1000, gid: 1000, ..Attrs::default() };
+            let dir = Entry { kind: EntryKind::Directory, attrs: attrs.clone(), link: None };
+            a.publish(vec![(path("private"), Op::Put(dir))]);
+            a.write("private/f", &content(1, 9_000));
+            a.push().await;
+            assert!(a.pull().await && b.pull().await);
+            world.clock.advance(25 * DAY);
+            a.write("private/g", &content(2, 9_000));
+            a.engine.ledger().save().unwrap();
+            let mut rest = away;
+            while rest > Duration::ZERO {
+                world.clock.advance(DAY);
+                rest -= DAY;
+                assert!(b.pull().await);
+                b.keep_house().await;
+            }
+            assert!(b.registers().iter().all(|(at, _)| *at != path("private")), "it is forgotten");
+            if restarts {
+                a = world.node_at(a.crash());
+            }
+            a.push().await;
+            assert!(a.pull().await && b.pull().await);
+            let fresh = world.caught_up().await;
+            for (node, who) in [(&a, "a"), (&b, "b"), (&fresh, "a new node")] {
+                let found = node.entry("private").map(|dir| dir.attrs);
+                assert_eq!(
+                    found,
+                    Some(attrs.clone()),
+                    "on {who} after {away:?}, restarts: {restarts}"
+                );
+                assert!(node.read("private/g").await == Some(content(2, 9_000)));
+            }
+            a.purge();
+            assert_eq!(a.registers(), b.registers());
+        }
+    });
+}
