@@ -426,6 +426,11 @@ impl Publisher {
         if !batch.amends.doubts.is_empty() {
             extensions.insert(doubts::TAG, doubts::encode(&batch.amends.doubts));
         }
+        let mut blobs = blobs.clone();
+        for blob in blobs.iter_mut().filter(|blob| matches!(blob.place, BlobPlace::Inline(_))) {
+            // They are stored now, with the commit.
+            blob.stored_ms = self.0.ledger.storing_ms([blob.digest].iter());
+        }
         let mut changes = self.0.ledger.dirs_above(&batch.changes);
         changes.extend(batch.changes.iter().cloned());
         let stamp = self.0.ledger.name_stamp();
@@ -436,7 +441,7 @@ impl Publisher {
             incarnation,
             sequence,
             packs: packs.clone(),
-            blobs: blobs.clone(),
+            blobs,
             changes,
             extensions,
         })

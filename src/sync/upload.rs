@@ -40,6 +40,8 @@ const OBJECTS_AT_ONCE: usize = 8;
 /// How long after a batch was planned its commit may rely on the objects that were uploaded or
 /// reused for it. The store may delete objects that no commit names twice this long after that.
 const RELIED_ON_MAX: Duration = Duration::from_millis(LOG_GRACE.as_millis() as u64 / 2);
+/// It is this part of the age if that is shorter: contents must not grow old while a commit waits.
+const RELIED_ON_PARTS: u32 = 4;
 /// The shortest and the longest wait before an upload is retried.
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(30);
@@ -176,7 +178,9 @@ impl Uploader {
 
     /// Reports whether the objects of a batch were seen in the store too long ago to write its commit.
     pub(super) fn is_old(&self, uploaded: &Uploaded) -> bool {
-        self.ledger.clock().mono().saturating_sub(uploaded.since) > RELIED_ON_MAX
+        let part = self.ledger.age().limit().map(|limit| limit / RELIED_ON_PARTS);
+        let limit = part.map_or(RELIED_ON_MAX, |part| part.min(RELIED_ON_MAX));
+        self.ledger.clock().mono().saturating_sub(uploaded.since) > limit
     }
 
     /// Notes that the namespace now knows the locations of a batch's contents.

@@ -473,3 +473,23 @@ fn p14_isolation_below_a_directory_that_others_have_forgotten() {
         }
     });
 }
+
+/// Contents that waited for their commit are not older than it.
+#[test]
+fn p11_expiry_does_not_count_while_a_commit_waits() {
+    run(async {
+        let world = World::aging(Duration::from_mins(10));
+        let (mut a, b) = (world.node(), world.node());
+        a.send("first", b"opens the store").await;
+        a.write("small", &content(1, 500));
+        a.write("packed", &content(2, 9_000));
+        a.upload().await;
+        world.clock.advance(Duration::from_mins(11));
+        a.commit().await;
+        assert!(a.pull().await && b.pull().await);
+        for node in [&a, &b] {
+            assert!(node.read("small").await == Some(content(1, 500)));
+            assert!(node.read("packed").await == Some(content(2, 9_000)));
+        }
+    });
+}
