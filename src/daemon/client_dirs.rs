@@ -1,7 +1,9 @@
 //! The directories of clients in the root of a mount that several users share.
 //!
-//! Owns when they are made, and both ends of the process that makes them. Must never change an existing
-//! directory, and never fail a mount: without its directory, a client is not pointed at the mount.
+//! Owns when they are made, and both ends of the process that makes them. They are made at the mount, and
+//! again when they have passed their age or the node has moved to another store; one that was removed stays
+//! removed until the next mount. Must never change an existing directory, and never fail a mount: without its
+//! directory, a client is not pointed at the mount.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -12,13 +14,17 @@ use rustix::fs::{FsWord, Mode, OFlags, fstatfs, mkdirat, open, openat};
 use rustix::io::Errno;
 use rustix::process::umask;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::node::MountedNode;
 use super::outsider::Outsider;
-use crate::clock::within;
+use crate::clock::{self, within};
 use crate::config::{AllowOther, ClientDirs, Settings, Writes};
 use crate::control::{Mounted, Mounts};
+use crate::name::TreePath;
+use crate::namespace::{Entry, Fold};
+use crate::sync::Ledger;
 use crate::task;
 
 /// The command by which this program makes directories in the root of a mount.
@@ -29,6 +35,8 @@ const SHARED_MODE: u32 = 0o1777;
 /// How long a start waits for the directories, so that a later service finds them. A slow store
 /// does not delay the mount further.
 const WAIT: Duration = Duration::from_secs(3);
+/// How often to check, without a request to the store, whether they have to be made again.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// The `statfs` type of any FUSE filesystem.
 const FUSE_MAGIC: FsWord = 0x6573_5546;
 
@@ -58,8 +66,8 @@ fn names(settings: &Settings) -> Vec<String> {
     names
 }
 
-/// Makes the missing directories after the store has been checked; waits for them only briefly.
-/// `others` is set if other users may use the mount.
+/// Makes the missing directories after the store has been checked; waits for them only briefly. Makes them
+/// again if they get lost, until the task is aborted. `others` is set if other users may use the mount.
 pub(super) fn make(
     runtime: &Handle,
     node: &Arc<MountedNode>,
@@ -68,43 +76,80 @@ pub(super) fn make(
     others: bool,
 ) -> Option<JoinHandle<()>> {
     let mode = mode(settings, others, node.manager().is_there())?;
-    let mut words = vec![format!("{mode:o}")];
-    words.extend(names(settings));
+    let names = names(settings);
     let (node, point) = (Arc::clone(node), point.to_owned());
-    let mut making = task::spawn(runtime, "client directories", async move {
-        if let Some(remote) = &node.rooms().remote {
+    let (done, first) = oneshot::channel();
+    let making = task::spawn(runtime, "client directories", async move {
+        let remote = node.rooms().remote.as_ref();
+        if let Some(remote) = remote {
             // Before the check, directories of other nodes are unknown, and would be made again.
             remote.checked().await;
         }
-        // This process does not exclude looks at the mount: a slow store may delay it beyond the
-        // watchdog's limit.
-        match Outsider::start(MAKE_DIRS, &point, &words, true, ()) {
-            Ok(mut making) => {
-                let ended = making.ended().await;
-                say(&point, mode, ended.map(|output| output.stderr));
-            }
-            Err(error) => {
-                tracing::warn!(error = error.chain(), "cannot make the directories of clients");
+        let mut all_good = make_once(&point, mode, &names).await;
+        // The mount may no longer wait.
+        done.send(()).ok();
+        // Without a remote nothing passes its age. After a failure, the next mount tries again.
+        while remote.is_some() && all_good {
+            clock::sleep(LOOK_EVERY).await;
+            if is_any_lost(node.rooms().engine.ledger(), &names) {
+                all_good = make_once(&point, mode, &names).await;
             }
         }
     });
-    runtime.block_on(within(WAIT, &mut making));
+    runtime.block_on(within(WAIT, first));
     Some(making)
 }
 
-/// Logs once what could not be made, with a remedy.
-fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) {
+/// Makes the missing directories; returns whether all are there.
+async fn make_once(point: &Path, mode: u32, names: &[String]) -> bool {
+    let mut words = vec![format!("{mode:o}")];
+    words.extend(names.iter().cloned());
+    // This process does not exclude looks at the mount: a slow store may delay it beyond the
+    // watchdog's limit.
+    match Outsider::start(MAKE_DIRS, point, &words, true, ()) {
+        Ok(mut making) => {
+            let ended = making.ended().await;
+            say(point, mode, ended.map(|output| output.stderr))
+        }
+        Err(error) => {
+            tracing::warn!(error = error.chain(), "cannot make the directories of clients");
+            false
+        }
+    }
+}
+
+/// Reports whether one of the directories does not exist any more, and nobody has removed it.
+fn is_any_lost(ledger: &Ledger, names: &[String]) -> bool {
+    let lost = |fold: &Fold, path: &TreePath| match fold.register(path) {
+        None => !fold.has_descendants(path),
+        Some(register) => {
+            let changed_ms = Some(register.changed_ms());
+            let is_over =
+                |entry: &Entry| ledger.living_left(fold, path, entry, changed_ms).is_none();
+            register.entry.as_ref().is_some_and(is_over)
+        }
+    };
+    let path_of = |name: &String| {
+        let mut names = name.split('/').filter(|name| !name.is_empty());
+        names.try_fold(TreePath::root(), |dir, name| dir.join(name.as_bytes()).ok())
+    };
+    ledger.read(|fold| names.iter().filter_map(path_of).any(|path| lost(fold, &path)))
+}
+
+/// Logs what could not be made, with a remedy. Returns whether that is nothing.
+fn say(point: &Path, mode: u32, said: Option<Vec<u8>>) -> bool {
     let said = said.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     let problem = said.unwrap_or_else(|| "no answer".to_owned());
     let problem = problem.trim().replace('\n', "; ");
     if problem.is_empty() {
-        return;
+        return true;
     }
     tracing::warn!(
         "could not make all directories of clients in {}: {problem}; make them with `install -d -m {mode:04o}`, or \
          set mount.client_dirs = \"none\"",
         point.display()
     );
+    false
 }
 
 /// Makes directories in the root of the mount at `point`, and returns what could not be made. Runs

@@ -94,6 +94,28 @@ fn client_dirs_are_made_once_and_then_left_alone() {
 }
 
 #[test]
+fn client_dirs_are_made_again_after_their_age() {
+    let site = Site::new();
+    let store = Store::dir(&site);
+    let options = Options::new(Io::best()).client_dirs("1777").expiry("12s");
+    let mut a = Node::start(&site, "a", Some(&store), options);
+    await_dirs(&a);
+    // Each version is an inode.
+    let inode = || {
+        use std::os::unix::fs::MetadataExt as _;
+        std::fs::metadata(a.at("ccache")).map(|meta| meta.ino()).map_err(|e| e.to_string())
+    };
+    let first = inode().must("stat ccache");
+    eventually(60_000, "the directory is made again", || {
+        let now = inode()?;
+        if now == first { Err("it is the first one".to_owned()) } else { Ok(()) }
+    });
+    await_dirs(&a);
+    assert_eq!(mode(&a, "ccache"), SHARED);
+    a.stop();
+}
+
+#[test]
 fn client_dirs_of_two_nodes_at_once_merge() {
     let site = Site::new();
     let store = Store::dir(&site);
