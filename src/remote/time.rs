@@ -39,6 +39,22 @@ struct State {
     dismissed_ms: u64,
     /// How far date headers have moved the time.
     dated_ms: u64,
+    /// The latest time that the store has shown, and the moment of it.
+    shown: Option<(u64, Duration)>,
+}
+
+impl State {
+    /// Notes that the store has shown a time; returns the latest one that it has shown, as of now.
+    fn show(&mut self, ms: u64, mono: Duration) -> u64 {
+        let known = self.shown.map(|(ms, at)| after(ms, mono.saturating_sub(at)));
+        let latest = known.map_or(ms, |known| known.max(ms));
+        self.shown = Some((latest, mono));
+        latest
+    }
+}
+
+fn after(ms: u64, time: Duration) -> u64 {
+    ms.saturating_add(time.as_millis() as u64)
 }
 
 impl StoreTime {
@@ -53,7 +69,7 @@ impl StoreTime {
 
     fn at(&self, state: &State, mono: Duration) -> u64 {
         match state.base {
-            Some((ms, at)) => ms.saturating_add(mono.saturating_sub(at).as_millis() as u64),
+            Some((ms, at)) => after(ms, mono.saturating_sub(at)),
             None => self.clock.wall_ms().saturating_add_signed(state.ahead_ms),
         }
     }
@@ -116,6 +132,7 @@ impl StoreTime {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
         let now_ms = self.at(&state, mono);
+        state.show(stored_ms, mono);
         if stored_ms > now_ms.saturating_add_signed(NOISE_MS) {
             state.base = Some((stored_ms, mono));
             // This much of the doubt is settled.
@@ -125,12 +142,17 @@ impl StoreTime {
 
     /// Takes the date header of an answer into account. A node that has learned the time learns it
     /// again before its next write. A node that writes nothing has no better source except the
-    /// times of stored objects.
+    /// times of stored objects. If its clock is ahead of all that the store has shown, it goes by
+    /// the latest of that: an answer from a cache may have an early date.
     pub(super) fn note_date(&self, date_ms: u64) {
         let mono = self.clock.mono();
         let mut state = self.state.lock();
         let now_ms = self.at(&state, mono);
         if date_ms <= now_ms.saturating_add(DATE_NOISE_MS) {
+            let shown_ms = state.show(date_ms, mono);
+            if state.learned.is_none() && shown_ms.saturating_add(DATE_NOISE_MS) < now_ms {
+                state.base = Some((shown_ms, mono));
+            }
             return;
         }
         let later_ms = date_ms - now_ms;
@@ -144,6 +166,7 @@ impl StoreTime {
         let move_ms = later_ms.min(DATES_MOVE_MAX_MS - state.dated_ms);
         state.dated_ms += move_ms;
         state.base = Some((now_ms + move_ms, mono));
+        state.show(now_ms + move_ms, mono);
     }
 }
 
@@ -232,6 +255,32 @@ mod tests {
         assert!(time.is_old());
         time.learn(ms(50_000), ms(50_000), 50_000 + DAY_MS as i64);
         assert!(!time.is_old() && time.now_ms() == 50_000 + DAY_MS, "the date was right");
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_of_all_dates_is_not_used() {
+        let clock = Clock::manual(50_000 + 50 * DAY_MS);
+        let time = StoreTime::new(clock.skewed(40 * DAY_MS as i64));
+        let real = || clock.wall_ms();
+        time.note_date(real() - 3_600_000);
+        assert_eq!(
+            time.now_ms(),
+            real() - 3_600_000,
+            "an answer from a cache, but better than our clock"
+        );
+        time.note_taken(real() - 600_000);
+        assert_eq!(time.now_ms(), real() - 600_000);
+        clock.advance(ms(1000));
+        time.note_date(real() - 3_600_000);
+        assert_eq!(time.now_ms(), real() - 600_000, "it was later already");
+        time.note_date(real());
+        assert_eq!(time.now_ms(), real());
+        time.note_date(real() - 3_600_000);
+        assert_eq!(time.now_ms(), real());
+        // What is learned from a write is better.
+        time.learn(clock.mono(), clock.mono(), real() as i64 + 600_000);
+        time.note_date(real());
+        assert_eq!(time.now_ms(), real() + 600_000);
     }
 
     #[test]
