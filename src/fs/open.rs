@@ -223,9 +223,12 @@ impl Filesystem {
                     left = self.wait_for(&mut moved, left).await.ok_or(late)?;
                 }
                 OpenStep::Settle(id, mut moved) => {
-                    let refused = |error: Error| match writes {
-                        true => super::errno::promised(&error),
-                        false => super::errno::of_open(error.kind()),
+                    let refused = |error: Error| {
+                        if writes {
+                            super::errno::promised(&error)
+                        } else {
+                            super::errno::of_open(error.kind())
+                        }
                     };
                     self.settle_or_keep(id, &mut moved).await.map_err(refused)?;
                 }
