@@ -151,8 +151,8 @@ impl Bed {
     async fn abilities_are_found(&self) {
         let remote = self.open("tried");
         assert_eq!(remote.abilities(), None);
-        // The first one looks for foreign objects and makes the store ours.
-        for requests_max in [10, 7] {
+        // The first one looks for foreign objects, makes the store ours, and makes its head.
+        for requests_max in [11, 7] {
             let remote = self.open("tried");
             remote.check().await.expect("a usable store");
             assert_eq!(remote.abilities(), Some(self.abilities));
@@ -206,11 +206,13 @@ impl Bed {
             assert_eq!(a.put_head(&head, None).await.expect_err("refused").kind(), Kind::Invalid);
             return;
         }
-        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)));
-        assert!(a.refuses_stale_heads().await.expect("tried"), "no head yet");
-        assert!(matches!(a.get_head(None).await, Ok(HeadRead::Missing)), "still no head");
-        let one = LogHead::after(None, [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
-        let put = put_head(&a, &one, None).await;
+        // The store was made with one.
+        let read = a.get_head(None).await.expect("read");
+        let HeadRead::Other(made, first) = read else { panic!("{read:?}") };
+        assert!(made.commits.is_empty(), "{made:?}");
+        assert!(refuses_stale_heads(&a).await, "the first head");
+        let one = LogHead::after(Some(&made), [(stamp(1), Some(Bytes::from_static(b"x")))], 0);
+        let put = put_head(&a, &one, Some(&first)).await;
         let HeadPut::Done(version) = put else { panic!("{put:?}") };
         assert!(refuses_stale_heads(&b).await, "a head exists");
         let put = put_head(&b, &one, None).await;
