@@ -83,6 +83,9 @@ struct Inner {
     spread_ms: AtomicU64,
     /// Whether another node has replaced the head first, and commits still wait.
     is_late: AtomicBool,
+    /// Whether commits of others keep this node's from being announced. If the store replaces the head
+    /// only so often, further commits are announced together with those that wait.
+    is_beaten: AtomicBool,
     /// Woken when more commits wait, and by a caller that hurries.
     more: Notify,
     hurry: Notify,
@@ -102,6 +105,8 @@ enum AnnounceTry {
     Done,
     /// Another node has replaced the head first.
     Late,
+    /// The store replaces the head only so often. Another node has probably replaced it, too.
+    TooSoon,
 }
 
 impl Announcer {
@@ -110,7 +115,8 @@ impl Announcer {
         let (more, hurry) = (Notify::new(), Notify::new());
         let (is_ready, is_refused) = (AtomicBool::new(false), AtomicBool::new(false));
         let (hurried, stuck) = (AtomicUsize::new(0), Mutex::default());
-        let (spread_ms, is_late) = (AtomicU64::new(0), AtomicBool::new(false));
+        let spread_ms = AtomicU64::new(0);
+        let (is_late, is_beaten) = (AtomicBool::new(false), AtomicBool::new(false));
         Self(Arc::new(Inner {
             node,
             remote,
@@ -119,6 +125,7 @@ impl Announcer {
             waiting,
             spread_ms,
             is_late,
+            is_beaten,
             more,
             hurry,
             hurried,
@@ -156,8 +163,17 @@ impl Announcer {
     }
 
     /// Reports whether commits wait because other nodes have replaced the head first.
-    pub(super) fn is_late(&self) -> bool {
+    pub(super) fn is_beaten(&self) -> bool {
+        self.0.is_beaten.load(Ordering::Relaxed)
+    }
+
+    fn is_late(&self) -> bool {
         self.0.is_late.load(Ordering::Relaxed)
+    }
+
+    fn note_try(&self, tried: &AnnounceTry) {
+        self.0.is_late.store(!matches!(tried, AnnounceTry::Done), Ordering::Relaxed);
+        self.0.is_beaten.store(matches!(tried, AnnounceTry::Late), Ordering::Relaxed);
     }
 
     /// Returns when no commit waits to be announced, or after `limit`. Does not hurry.
@@ -185,25 +201,26 @@ impl Announcer {
     pub(super) async fn announce_all(&self) {
         while !self.0.queue.lock().is_empty() {
             let Ok(tried) = self.announce().await else { return };
-            self.0.is_late.store(matches!(tried, AnnounceTry::Late), Ordering::Relaxed);
+            self.note_try(&tried);
         }
-        self.0.is_late.store(false, Ordering::Relaxed);
+        self.note_try(&AnnounceTry::Done);
     }
 
     /// Makes one attempt; `late` as after another node has replaced the head first.
     #[cfg(test)]
     pub(super) async fn announce_once(&self, late: bool) -> bool {
-        self.0.is_late.store(late, Ordering::Relaxed);
-        matches!(self.announce().await, Ok(AnnounceTry::Done))
+        self.note_try(if late { &AnnounceTry::Late } else { &AnnounceTry::Done });
+        let tried = self.announce().await.unwrap();
+        self.note_try(&tried);
+        matches!(tried, AnnounceTry::Done)
     }
 
     async fn run(&self) {
         let mut spread = SPREAD_MIN;
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
-        let set_late = |is_late| self.0.is_late.store(is_late, Ordering::Relaxed);
         loop {
             while self.0.queue.lock().is_empty() {
-                set_late(false);
+                self.note_try(&AnnounceTry::Done);
                 self.0.more.notified().await;
             }
             let spread_ms = self.0.spread_ms.load(Ordering::Relaxed);
@@ -211,17 +228,17 @@ impl Announcer {
                 self.pause(random_part(Duration::from_millis(spread_ms))).await;
             }
             let began = self.0.head.now();
-            let wait = match self.announce().await {
+            let tried = self.announce().await;
+            self.note_try(tried.as_ref().unwrap_or(&AnnounceTry::Done));
+            let wait = match tried {
                 Ok(AnnounceTry::Done) => {
                     spread = (spread / 2).max(SPREAD_MIN);
-                    set_late(false);
                     backoff.reset();
                     let took = self.0.head.now().saturating_sub(began);
                     let least = ANNOUNCE_EVERY.max(self.0.remote.head_interval());
                     least.max((took * ANNOUNCE_PART).min(ANNOUNCE_EVERY_MAX))
                 }
-                Ok(AnnounceTry::Late) => {
-                    set_late(true);
+                Ok(AnnounceTry::Late | AnnounceTry::TooSoon) => {
                     let wait = random_part(spread);
                     spread = (spread * 2).min(SPREAD_MAX);
                     wait
@@ -231,12 +248,10 @@ impl Announcer {
                     if matches!(error.kind(), Kind::Denied | Kind::Invalid)
                         && self.0.remote.health() == Health::Up =>
                 {
-                    set_late(false);
                     self.rest(&error).await;
                     continue;
                 }
                 Err(error) => {
-                    set_late(false);
                     tracing::debug!(error = %error.chain(), "commits are not announced yet");
                     backoff.wait()
                 }
@@ -298,7 +313,8 @@ impl Announcer {
                 let op = "the store does not replace an object by the version that it returned";
                 Err(Error::new(Kind::Invalid, op))
             }
-            HeadPut::Conflict | HeadPut::TooSoon => Ok(AnnounceTry::Late),
+            HeadPut::Conflict => Ok(AnnounceTry::Late),
+            HeadPut::TooSoon => Ok(AnnounceTry::TooSoon),
         }
     }
 

@@ -163,6 +163,26 @@ fn a_publisher_that_cannot_announce_makes_few_commits() {
     });
 }
 
+/// A store that lets the head be replaced once a second is no reason to hold commits back: those that wait are
+/// announced together.
+#[test]
+fn only_other_nodes_make_a_publisher_hold_commits_back() {
+    run(async {
+        let world = World::new();
+        let (mut a, b) = (world.node(), world.node());
+        a.send("f", b"0").await;
+        a.write("f", b"1");
+        a.push_unannounced().await;
+        let announcer = a.engine.publisher().unwrap().announcer();
+        a.fail("status=429 only=head");
+        assert!(!announcer.announce_once(false).await && !announcer.is_beaten());
+        a.fail("");
+        announce(b.remote(), &[]).await;
+        assert!(!announcer.announce_once(false).await && announcer.is_beaten());
+        assert!(announcer.announce_once(true).await && !announcer.is_beaten());
+    });
+}
+
 #[test]
 fn a_slow_announcement_is_no_reason_to_distrust() {
     run(async {

@@ -202,9 +202,9 @@ fn a_time_that_a_program_gave_is_sent() {
     });
 }
 
-/// A node whose clock is wrong gives its files times that no other node would give them. They are the
-/// same files nevertheless, whoever writes them first, and although a third node, which had not read
-/// the store's time, has made all later stamps run ahead.
+/// A node whose clock is wrong gives its files times that no other node would give them. They still count as
+/// the same files, whichever node writes them first. A third node has not read the store's time, and makes all
+/// later stamps run ahead. That changes nothing.
 #[test]
 fn files_of_a_node_with_a_wrong_clock_are_the_same() {
     run(async {
