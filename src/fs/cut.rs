@@ -30,12 +30,9 @@ impl Filesystem {
         // No close digests the file meanwhile, and no RELEASE makes it a blob.
         let _one_at_a_time = lock.lock();
         let Some(source) = self.source_to_cut(cut) else { return Ok(false) };
-        self.0.state.lock().note_change(cut.id, cut.through);
+        let other = self.0.state.lock().note_change(cut.id, cut.through);
         source.backing.file().set_len(size)?;
-        let own = self.0.state.lock().lives.get(cut.id).map(|live| live.ino);
-        if let Some(own) = own.filter(|own| *own != cut.through) {
-            self.expire_attrs(own);
-        }
+        self.expire_attrs_of(other);
         // A close that was examined before the truncation does not publish it.
         Ok(self.source_to_cut(cut).is_some())
     }

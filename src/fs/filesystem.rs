@@ -292,7 +292,7 @@ impl Filesystem {
     /// Makes the kernel request the attributes of inodes that have changed otherwise than by a call on
     /// them, so that no process that has one open sees the old ones. If this fails, the kernel's copy
     /// ends soon.
-    pub(super) fn expire_attrs_of(&self, inodes: Vec<Ino>) {
+    pub(super) fn expire_attrs_of(&self, inodes: impl IntoIterator<Item = Ino>) {
         for ino in inodes {
             self.expire_attrs(ino);
         }

@@ -32,8 +32,10 @@ impl Filesystem {
                 Bytes::Source(source) => (Arc::clone(source), writing.goes_to_the_end()),
                 Bytes::Empty => return Err(Errno::EBADF),
             };
-            let through = file.ino;
-            state.note_change(id, through);
+            if writing.is_aside() {
+                let through = file.ino;
+                state.note_change(id, through);
+            }
             let live = state.lives.get(id).ok_or(Errno::EBADF)?;
             if let Some(staged) = &live.staged {
                 staged.note_growth(end, bytes);

@@ -372,12 +372,11 @@ impl State {
     }
 
     /// Notes that the bytes of a live file are changed through an inode. If that is another one than
-    /// its own, the kernel does not change the pages that it has of the file.
-    pub(super) fn note_change(&mut self, id: LiveId, through: Ino) {
-        let own = self.lives.get(id).map(|live| live.ino).filter(|own| *own != through);
-        if let Some(inode) = own.and_then(|own| self.names.inode_mut(own)) {
-            inode.has_stale_pages = true;
-        }
+    /// its own, which is returned then, the kernel does not change the pages that it has of the file.
+    pub(super) fn note_change(&mut self, id: LiveId, through: Ino) -> Option<Ino> {
+        let own = self.lives.get(id).map(|live| live.ino).filter(|own| *own != through)?;
+        self.names.inode_mut(own)?.has_stale_pages = true;
+        Some(own)
     }
 
     /// Counts an open of an inode, including one in flight.
