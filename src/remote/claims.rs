@@ -23,7 +23,7 @@ const LISTED_MAX: usize = 256;
 const RANDOM_BITS: u32 = 16;
 
 /// The name of a claim. Names are ordered by the time of the claim, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClaimName(u64);
 
 impl ClaimName {

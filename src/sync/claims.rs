@@ -1,13 +1,15 @@
 //! Claims: which of several nodes uploads what all of them have just written.
 //!
 //! Owns the agreement before an upload. A node that is about to upload writes a claim, which names
-//! the contents, waits for a moment, and reads the claims of the others. The node with the oldest
+//! the contents, waits for a moment, and reads the claims of the others. The node with the first
 //! claim about the same contents uploads. The others poll the log until they find there what it has
-//! uploaded. Nothing depends on a claim: a node uploads when anything fails, and when the time of
-//! the other node is over. While the store throttles, a node waits longer before it uploads: other
-//! nodes then probably publish the same, and this is harder to see. Must never hold up a drain.
-//! Must never hold up a node more than once if it has not met others with the same contents for a
-//! while.
+//! uploaded. A claim that was there before a node wrote its own is before it, whatever their clocks
+//! say, because its node may have read the claims already. Claims that were written at once are in
+//! the order of their names. Nothing depends on a claim: a node uploads when anything fails, and
+//! when the time of the other node is over. While the store throttles, a node waits longer before
+//! it uploads: other nodes then probably publish the same, and this is harder to see. Must never
+//! hold up a drain. Must never hold up a node more than once if it has not met others with the same
+//! contents for a while.
 
 use std::collections::HashSet;
 use std::pin::pin;
@@ -25,7 +27,7 @@ use crate::namespace::Op;
 use crate::remote::{ClaimName, Remote};
 use crate::task;
 
-/// Uploads smaller than this are made without a claim, because a claim costs two requests.
+/// Uploads smaller than this are made without a claim, because a claim costs five requests.
 const CLAIM_FROM_BYTES: u64 = 4 << 10;
 /// This long after the last upload or after a meeting, other nodes may be about to write the same.
 const ALONE_AFTER: Duration = Duration::from_mins(10);
@@ -126,10 +128,10 @@ impl Claims {
         if !due || is_hurried() {
             return None;
         }
+        let mut seen = HashSet::new();
+        let mut older = self.others(&needs, |_| true, &mut seen, &may_wait).await;
         let name = self.claim(&needs, &may_wait).await?;
-        let from_ms = name.ms().saturating_sub(LIFE_MS);
-        let older =
-            self.others((from_ms, name.ms()), &needs, |other| other < name, &may_wait).await;
+        older.extend(self.others(&needs, |other| other < name, &mut seen, &may_wait).await);
         // If a claim has just ended, its contents are in the log.
         self.look(batch, Duration::ZERO, &may_wait).await;
         self.give_way(batch, &older, &lacking, (&is_hurried, &may_wait)).await;
@@ -146,9 +148,8 @@ impl Claims {
     pub(super) async fn end(&self, claim: Claim) {
         let Claim { name, needs } = claim;
         let end = async {
-            // Nodes that made their claim later and wait for this one.
-            let younger = (name.ms(), self.ledger.now_ms());
-            self.others(younger, &needs, |other| other > name, &|| false).await;
+            // Most of the nodes that wait for this one have made their claim later.
+            self.others(&needs, |other| other > name, &mut HashSet::new(), &|| false).await;
             self.drop(name).await;
         };
         clock::within(END_MAX, end).await;
@@ -192,18 +193,21 @@ impl Claims {
         Some(name)
     }
 
-    /// Reads the claims of other nodes that were made between two times and name the same contents.
+    /// Reads those claims that were not `seen` and whose nodes have not ended. Returns the ones that
+    /// name the same contents.
     async fn others(
         &self,
-        (from_ms, upto_ms): (u64, u64),
         needs: &[(Digest, u64)],
         wanted: impl Fn(ClaimName) -> bool,
+        seen: &mut HashSet<ClaimName>,
         may_wait: &impl Fn() -> bool,
     ) -> Vec<HashSet<u64>> {
-        let list = self.remote.list_claims(from_ms, upto_ms);
+        let now_ms = self.ledger.now_ms();
+        let list = self.remote.list_claims(now_ms.saturating_sub(LIFE_MS), now_ms + LIFE_MS);
         let Some(Ok(mut names)) = patiently(may_wait, list).await else { return Vec::new() };
-        names.retain(|name| wanted(*name));
+        names.retain(|name| wanted(*name) && !seen.contains(name));
         names.truncate(READ_MAX);
+        seen.extend(&names);
         let reads = names.into_iter().map(|name| self.remote.get_claim(name));
         let read = patiently(may_wait, futures::future::join_all(reads)).await;
         let claims = read.unwrap_or_default().into_iter().filter_map(|got| decode(&got.ok()?));

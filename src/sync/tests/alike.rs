@@ -20,7 +20,19 @@ struct Fleet {
 impl Fleet {
     /// Starts nodes on an empty store, or on one that an earlier fleet has left.
     fn new(world: &World, count: usize) -> Self {
-        let nodes: Vec<Node> = (0..count).map(|_| world.node()).collect();
+        Self::of(world, (0..count).map(|_| world.node()).collect())
+    }
+
+    /// Starts a fleet on an empty store. The clock of each node is ahead by so many milliseconds.
+    async fn skewed(world: &World, ahead_ms: impl Iterator<Item = i64>) -> Self {
+        let mut nodes = Vec::new();
+        for ahead_ms in ahead_ms {
+            nodes.push(world.node_skewed(tempfile::tempdir().unwrap(), ahead_ms).await);
+        }
+        Self::of(world, nodes)
+    }
+
+    fn of(world: &World, nodes: Vec<Node>) -> Self {
         for node in &nodes {
             node.fail("latency_ms=20");
             node.engine.start();
@@ -120,8 +132,10 @@ async fn write_all(fleet: &Fleet, size: usize, every_ms: u64, apart_ms: u64) {
 
 /// Returns the copies of contents that a fleet uploads, and all bytes that it uploads in copies of them.
 async fn copies(nodes: usize, size: usize, every_ms: u64, apart_ms: u64) -> (f64, f64) {
-    let world = World::new();
-    let fleet = Fleet::new(&world, nodes);
+    copies_of(Fleet::new(&World::new(), nodes), size, every_ms, apart_ms).await
+}
+
+async fn copies_of(fleet: Fleet, size: usize, every_ms: u64, apart_ms: u64) -> (f64, f64) {
     fleet.pass(1000).await;
     let before = fleet.bytes_up();
     write_all(&fleet, size, every_ms, apart_ms).await;
@@ -154,6 +168,17 @@ fn nodes_that_write_the_same_within_seconds_upload_one_copy() {
             // Each head of the log contains the young commits.
             assert!(bytes <= 2.5, "{bytes} copies with commits, claims and heads");
         }
+    });
+}
+
+/// Clocks of nodes differ by up to two seconds. The claims of later nodes have earlier names here.
+#[test]
+fn nodes_whose_clocks_differ_upload_one_copy() {
+    run(async {
+        let world = World::new();
+        let fleet = Fleet::skewed(&world, (0..8).map(|n| 1750 - n * 500)).await;
+        let (copies, _) = copies_of(fleet, 8 << 10, 40, 100).await;
+        assert!(copies <= 1.2, "{copies} copies");
     });
 }
 
