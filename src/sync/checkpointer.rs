@@ -54,7 +54,8 @@ const PARTS_OF_AGE: u32 = 4;
 const WAITED_PART_OF_AGE: u32 = 16;
 /// How often to check, without a request, whether one is due.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
-/// The longest wait before a node asks the store whether another node has already written one.
+/// The longest wait before a node asks the store whether another node has already written one. The
+/// node that wrote the last one does not wait: the others leave the next one to it.
 const JITTER_MAX: Duration = Duration::from_secs(20);
 /// The first and the longest pause after a failure: an idle node that may not write must not ask
 /// for ever.
@@ -88,6 +89,8 @@ struct State {
     covered_ms: u64,
     /// The last count, and how many commits had been folded then.
     counted: Option<(u64, FoldedCommits)>,
+    /// Whether this node wrote the last one that it knows.
+    is_last: bool,
     /// The checkpoint of this node after which it has not tidied up yet.
     sweeps: Option<OwnCheckpoint>,
     /// Nothing is tried before this time of the monotonic clock.
@@ -125,13 +128,21 @@ impl Checkpointer {
             loop {
                 clock::sleep(LOOK_EVERY).await;
                 if checkpointer.is_due() {
-                    let most_ms = checkpointer.at_most(JITTER_MAX).as_millis() as u64;
-                    clock::sleep(Duration::from_millis(task::random_u64() % most_ms.max(1))).await;
+                    clock::sleep(checkpointer.jitter()).await;
                     checkpointer.write_if_due().await;
                 }
                 checkpointer.tidy_up().await;
             }
         })
+    }
+
+    /// Returns how long to wait before asking the store.
+    fn jitter(&self) -> Duration {
+        if self.0.state.lock().is_last {
+            return Duration::ZERO;
+        }
+        let most_ms = self.at_most(JITTER_MAX).as_millis() as u64;
+        Duration::from_millis(task::random_u64() % most_ms.max(1))
     }
 
     /// Returns how long to wait for other nodes: `usual`, or less if entries have a short life.
@@ -233,11 +244,12 @@ impl Checkpointer {
             }
             let (name, commits) = self.write_named().await?;
             self.0.mover.begin();
-            self.0.state.lock().sweeps = Some(OwnCheckpoint { name, commits });
+            let mut state = self.0.state.lock();
+            (state.is_last, state.sweeps) = (true, Some(OwnCheckpoint { name, commits }));
             return Ok(());
         }
-        if tail.settle() < BUNDLED_MIN as usize / 2 {
-            self.wait(Duration::from_millis(LOOK_BACK_MS / 2));
+        if let Some(wait) = tail.settle(BUNDLED_MIN as usize / 2) {
+            self.wait(wait);
             return Ok(());
         }
         let began = ledger.clock().mono();
@@ -245,6 +257,7 @@ impl Checkpointer {
         let (name, commits) = tail.bundle(remote, ledger.clock(), node, &chain).await?;
         let latest_ms = self.0.state.lock().latest_ms;
         self.know(latest_ms, name.upto.ms);
+        self.0.state.lock().is_last = true;
         let elapsed_ms = ledger.clock().mono().saturating_sub(began).as_millis() as u64;
         tracing::info!(%name, commits, elapsed_ms, "wrote a bundle");
         Ok(())
@@ -282,6 +295,7 @@ impl Checkpointer {
                 latest.and_then(|one| keys::checkpoint_stamp(&one.name)).map(|stamp| stamp.node)
             }
         };
+        self.0.state.lock().is_last = last == Some(ledger.node());
         let FoldedCommits { unfolded, uncovered } = self.counted();
         // Once a checkpoint is due because of age, commits in bundles count as waiting, too.
         let aged_ms =

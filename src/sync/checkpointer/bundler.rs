@@ -70,9 +70,10 @@ impl Tail {
     }
 
     /// Keeps the commits that are old enough that no earlier one can still appear, and that fit
-    /// into a bundle. Returns how many remain.
-    pub(super) fn settle(&mut self) -> usize {
-        let mut upto_ms = self.began_ms.saturating_sub(LOOK_BACK_MS);
+    /// into a bundle. Returns how long to wait if there are fewer than `least`.
+    pub(super) fn settle(&mut self, least: usize) -> Option<Duration> {
+        let old_ms = self.began_ms.saturating_sub(LOOK_BACK_MS);
+        let mut upto_ms = old_ms;
         let (mut bytes, mut count) = (0, 0);
         for (stamp, item) in &self.items {
             bytes += item.size;
@@ -82,9 +83,12 @@ impl Tail {
             }
             count += 1;
         }
+        let enough_ms = self.items.get(least - 1).map(|(stamp, _)| stamp.ms);
         self.items.retain(|(stamp, _)| stamp.ms < upto_ms);
         self.upto_ms = upto_ms;
-        self.items.len()
+        let young_ms = enough_ms.filter(|ms| *ms >= old_ms).map(|ms| ms - old_ms + 1);
+        let wait_ms = young_ms.map_or(LOOK_BACK_MS / 2, |ms| ms.min(LOOK_BACK_MS));
+        (self.items.len() < least).then(|| Duration::from_millis(wait_ms))
     }
 
     /// Writes a bundle of these commits, together with directly preceding bundles that are not

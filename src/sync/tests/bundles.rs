@@ -268,6 +268,29 @@ fn the_end_of_a_run_does_not_wait_for_a_bundle() {
     });
 }
 
+/// Programs of a busy fleet make hundreds of commits while the first of them get old enough.
+#[test]
+fn a_bundle_is_written_as_soon_as_its_commits_are_old_enough() {
+    run(async {
+        let world = World::new();
+        let mut node = large(&world).await;
+        for n in 0..300_u64 {
+            node.send(&format!("f{}", n % 7), &content(n + 1, 40)).await;
+            world.clock.advance(Duration::from_millis(1));
+        }
+        let checkpointer = node.engine.checkpointer().unwrap();
+        world.clock.advance(SECOND * 5);
+        checkpointer.write_if_due().await;
+        let before = node.remote().requests();
+        world.clock.advance(SECOND * 54);
+        checkpointer.write_if_due().await;
+        assert_eq!(node.remote().requests(), before, "it is known that none is old enough");
+        world.clock.advance(SECOND * 2);
+        checkpointer.write_if_due().await;
+        assert_eq!(bundles(&world).await.len(), 1);
+    });
+}
+
 /// The node that has written the last one continues; another one takes over if it does not.
 #[test]
 fn one_node_bundles_for_all() {
