@@ -8,6 +8,11 @@ use super::times::{LOOK_BACK_MS, WRITE_TIME_MAX};
 use crate::error::Result;
 use crate::remote::{BundleName, LogItem, Remote, keys};
 
+/// How much later than its object's time the time in a name may be if the clock of its writer is
+/// right: a node corrects its clock by the store's only from two seconds on, and a store may give
+/// the second alone. Much less than `LOOK_BACK_MS`.
+const CLOCK_NOISE_MS: u64 = 5_000;
+
 /// The checkpoints and bundles that a list has shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Covers {
@@ -89,14 +94,14 @@ pub(super) fn trusted_ms(item: &LogItem) -> u64 {
 
 /// Returns the time up to which a checkpoint covers the whole log. Its writer had listed and folded
 /// the log less than half of `LOOK_BACK_MS` before that time, so the checkpoint can lack only late
-/// comers. If the time in the name is ahead of the store's time, it says nothing; the checkpoint
-/// may then have been begun `WRITE_TIME_MAX` before it was stored.
+/// comers. If the time in the name is ahead of the store's time by more than the noise of clocks,
+/// it says nothing; the checkpoint may then have been begun `WRITE_TIME_MAX` before it was stored.
 pub(super) fn floor_ms(item: &LogItem) -> u64 {
     let named_ms = keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms);
-    let begun_ms = if named_ms > item.stored_ms {
+    let begun_ms = if named_ms > item.stored_ms.saturating_add(CLOCK_NOISE_MS) {
         item.stored_ms.saturating_sub(WRITE_TIME_MAX.as_millis() as u64)
     } else {
-        named_ms
+        named_ms.min(item.stored_ms)
     };
     begun_ms.saturating_sub(LOOK_BACK_MS)
 }
@@ -149,6 +154,8 @@ mod tests {
             LogItem { name, size: 1, stored_ms }
         };
         assert_eq!(floor_ms(&item(100 * MINUTE, 110 * MINUTE)), 99 * MINUTE);
+        // A store that rounds its times, and a clock that is a little ahead.
+        assert_eq!(floor_ms(&item(110 * MINUTE + 2500, 110 * MINUTE)), 109 * MINUTE);
         // It may have been begun as much earlier as writing one may take.
         assert_eq!(floor_ms(&item(200 * MINUTE, 110 * MINUTE)), 89 * MINUTE);
     }

@@ -102,9 +102,9 @@ struct State {
     /// Everything in the log before this time was listed and folded, except late comers; 0 if
     /// nothing was.
     watermark_ms: u64,
-    /// Whether this run or the one before has folded a commit that no list has shown. Then commits
-    /// that were not announced may be missing before the watermark.
-    unlisted: bool,
+    /// Everything in the log before this time was listed and folded by this run, or is in a cover,
+    /// except late comers. After this time, commits that were not announced may be missing.
+    covered_ms: u64,
     /// The monotonic time of the last wide list, or of the first list of this run.
     wide: Option<Duration>,
     /// The monotonic time at which a commit was last missing before one that exists.
@@ -128,6 +128,13 @@ struct State {
 }
 
 impl State {
+    /// Notes that a bundle covers the log between two times.
+    fn note_covered(&mut self, from_ms: u64, upto_ms: u64) {
+        if from_ms <= self.covered_ms {
+            self.covered_ms = self.covered_ms.max(upto_ms);
+        }
+    }
+
     /// Notes that a checkpoint or a bundle must not be read again; returns false if there are too
     /// many.
     fn note_bad_cover(&mut self, name: &str) -> bool {
@@ -196,7 +203,7 @@ impl Follower {
         // only what it has seen in the log counts.
         let listed_ms = ledger.listed_ms().min(before_ms);
         let watermark_ms = if ledger.log(|log| log.knows_nothing()) { 0 } else { listed_ms };
-        let state = Mutex::new(State { watermark_ms, unlisted: true, ..State::default() });
+        let state = Mutex::new(State { watermark_ms, ..State::default() });
         let polling = tokio::sync::Mutex::default();
         let head = Arc::new(HeadWatch::new(ledger.clock().clone()));
         Self(Arc::new(Inner {

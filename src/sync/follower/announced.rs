@@ -38,7 +38,6 @@ impl Follower {
         {
             watch.note_folded(head);
             self.advance(began_ms.min(latest_ms(head)));
-            self.0.state.lock().unlisted = true;
             ledger.note_listed(began, began_ms);
             return Ok(true);
         }

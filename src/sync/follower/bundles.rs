@@ -84,6 +84,7 @@ impl Follower {
             }
             tracing::debug!(name = %next.name, "read a part of the log from a bundle");
             self.advance(next.upto_ms());
+            self.0.state.lock().note_covered(next.name.from_ms, next.upto_ms());
         }
     }
 

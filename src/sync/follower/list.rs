@@ -86,9 +86,9 @@ impl Follower {
             let watermark_ms = self.0.state.lock().watermark_ms;
             (watermark_ms > 0).then(|| watermark_ms.saturating_sub(back_ms))
         };
-        let back_ms = if self.0.state.lock().unlisted { WIDE_BACK_MS } else { LOOK_BACK_MS };
+        let covered_ms = self.0.state.lock().covered_ms;
         let mut after = match reach {
-            ListReach::New => from_ms(back_ms).map(name_of_ms),
+            ListReach::New => from_ms(WIDE_BACK_MS).map(|ms| name_of_ms(ms.max(covered_ms))),
             ListReach::Wide => None,
             ListReach::Gap => from_ms(GAP_BACK_MS).map(name_of_ms),
         };
@@ -107,7 +107,7 @@ impl Follower {
                 return Ok(Folded::Gap);
             }
             if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {
-                self.advance(latest.ms.min(began_ms));
+                self.advance_listed(latest.ms.min(began_ms));
             }
             if first && after.is_none() {
                 self.forget_gone(&page, began_ms);
@@ -118,7 +118,7 @@ impl Follower {
                 }
                 // Not beyond our own time: a node whose clock is ahead must not make us miss what
                 // others write meanwhile.
-                self.advance(latest.map_or(0, |latest| latest.ms.min(began_ms)));
+                self.advance_listed(latest.map_or(0, |latest| latest.ms.min(began_ms)));
                 break;
             };
             let head = reach == ListReach::Wide && first;
@@ -132,7 +132,6 @@ impl Follower {
             if reach == ListReach::Wide || state.wide.is_none() {
                 state.wide = Some(began);
             }
-            state.unlisted = false;
             state.alone_ms.get_or_insert_with(|| ledger.next_stamp().ms);
         }
         ledger.note_listed(began, began_ms);
@@ -144,6 +143,13 @@ impl Follower {
     pub(super) fn advance(&self, upto_ms: u64) {
         let mut state = self.0.state.lock();
         state.watermark_ms = state.watermark_ms.max(upto_ms);
+    }
+
+    /// Notes that all commits with earlier names were listed and folded.
+    fn advance_listed(&self, upto_ms: u64) {
+        self.advance(upto_ms);
+        let mut state = self.0.state.lock();
+        state.covered_ms = state.covered_ms.max(upto_ms.saturating_sub(LOOK_BACK_MS));
     }
 
     /// Forgets commits that are no longer at the beginning of the log.

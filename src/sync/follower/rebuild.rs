@@ -180,7 +180,7 @@ impl Follower {
         let before_ms = began_ms.saturating_sub(LOOK_BACK_MS);
         let (own, is_old) = (ledger.node(), |stamp: &Stamp| stamp.ms < before_ms);
         let passed: HashSet<Stamp> = ledger.log(|log| log.of_node(own).filter(is_old).collect());
-        let mut upto_ms = from.floor_ms;
+        let (mut upto_ms, mut covered_ms) = (from.floor_ms, from.floor_ms);
         if let Some(covers) = completed {
             let bundled = self.add_bundles(remote, covers, draft, from.floor_ms).await;
             let from_ms = Some(bundled.upto_ms).filter(|upto_ms| *upto_ms > 0);
@@ -188,6 +188,7 @@ impl Follower {
             // Not beyond what was seen there: our clock may be ahead, or that of another node.
             let listed_ms = names.last().map_or(0, |last| last.ms.min(began_ms));
             upto_ms = bundled.upto_ms.max(listed_ms);
+            covered_ms = bundled.upto_ms.max(listed_ms.saturating_sub(LOOK_BACK_MS));
             names.extend(bundled.lacking);
             names.sort_unstable();
             draft = self.complete(remote, bundled.draft, names).await?;
@@ -202,7 +203,10 @@ impl Follower {
         let (commits, entries) = (draft.log().len(), draft.fold().len());
         let adopting = ledger.clone();
         task::blocking(move || adopting.adopt(draft)).await;
-        self.0.state.lock().watermark_ms = upto_ms;
+        {
+            let mut state = self.0.state.lock();
+            (state.watermark_ms, state.covered_ms) = (upto_ms, covered_ms);
+        }
         if completed.is_some() {
             ledger.note_listed(began, began_ms);
         }
