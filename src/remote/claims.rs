@@ -22,12 +22,13 @@ const LISTED_MAX: usize = 256;
 /// Random bits of a name, after the time.
 const RANDOM_BITS: u32 = 16;
 
-/// The name of a claim. Names are ordered by the time of the claim, in milliseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// The name of a claim. Names are ordered by the time of the claim, in milliseconds; it may be
+/// later than that of the node's clock, so that the name follows those of other claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClaimName(u64);
 
 impl ClaimName {
-    /// Makes a name for a claim made now.
+    /// Makes a name for a claim of this time.
     pub fn new(now_ms: u64) -> Self {
         Self(now_ms << RANDOM_BITS | task::random_u64() & ((1 << RANDOM_BITS) - 1))
     }

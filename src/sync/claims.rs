@@ -3,9 +3,9 @@
 //! Owns the agreement before an upload. A node that is about to upload writes a claim, which names
 //! the contents, waits for a moment, and reads the claims of the others. The node with the first
 //! claim about the same contents uploads. The others poll the log until they find there what it has
-//! uploaded. A claim that was there before a node wrote its own is before it, whatever their clocks
-//! say, because its node may have read the claims already. Claims that were written at once are in
-//! the order of their names. Nothing depends on a claim: a node uploads when anything fails, and
+//! uploaded. Claims are in the order of their names. The name of a claim is later than those that
+//! were there before, whatever the clocks say: their nodes may have read the claims already, and
+//! two nodes must not wait for each other. Nothing depends on a claim: a node uploads when anything fails, and
 //! when the time of the other node is over. While the store throttles, a node waits longer before
 //! it uploads: other nodes then probably publish the same, and this is harder to see. Must never
 //! hold up a drain. Must never hold up a node more than once if it has not met others with the same
@@ -128,10 +128,14 @@ impl Claims {
         if !due || is_hurried() {
             return None;
         }
-        let mut seen = HashSet::new();
-        let mut older = self.others(&needs, |_| true, &mut seen, &may_wait).await;
-        let name = self.claim(&needs, &may_wait).await?;
-        older.extend(self.others(&needs, |other| other < name, &mut seen, &may_wait).await);
+        let mut there = self.list(&may_wait).await;
+        let name = self.name_after(&there);
+        there.truncate(READ_MAX);
+        let mut older = self.read(&there, &needs, &may_wait).await;
+        self.claim(name, &needs, &may_wait).await?;
+        let mut since = self.list(&may_wait).await;
+        since.retain(|other| *other < name && !there.contains(other));
+        older.extend(self.read(&since, &needs, &may_wait).await);
         // If a claim has just ended, its contents are in the log.
         self.look(batch, Duration::ZERO, &may_wait).await;
         self.give_way(batch, &older, &lacking, (&is_hurried, &may_wait)).await;
@@ -148,8 +152,10 @@ impl Claims {
     pub(super) async fn end(&self, claim: Claim) {
         let Claim { name, needs } = claim;
         let end = async {
-            // Most of the nodes that wait for this one have made their claim later.
-            self.others(&needs, |other| other > name, &mut HashSet::new(), &|| false).await;
+            // Nodes that wait for this one.
+            let mut younger = self.list(&|| false).await;
+            younger.retain(|other| *other > name);
+            self.read(&younger, &needs, &|| false).await;
             self.drop(name).await;
         };
         clock::within(END_MAX, end).await;
@@ -175,13 +181,20 @@ impl Claims {
         }
     }
 
-    /// Writes a claim. Returns its name once other nodes are certain to see it.
+    /// Returns a name for a claim of this node that is later than those of some claims.
+    fn name_after(&self, there: &[ClaimName]) -> ClaimName {
+        let after_ms = there.last().map_or(0, |last| last.ms() + 1);
+        ClaimName::new(self.ledger.now_ms().max(after_ms))
+    }
+
+    /// Writes a claim. Returns once other nodes are certain to see it; `None` if it was not
+    /// written.
     async fn claim(
         &self,
+        name: ClaimName,
         needs: &[(Digest, u64)],
         may_wait: &impl Fn() -> bool,
-    ) -> Option<ClaimName> {
-        let name = ClaimName::new(self.ledger.now_ms());
+    ) -> Option<()> {
         let began = self.ledger.clock().mono();
         let put = self.remote.put_claim(name, encode(needs));
         if let Err(error) = patiently(may_wait, put).await? {
@@ -190,25 +203,24 @@ impl Claims {
         }
         let took = self.ledger.clock().mono().saturating_sub(began);
         clock::sleep((took * 2).clamp(SETTLE_MIN, SETTLE_MAX)).await;
-        Some(name)
+        Some(())
     }
 
-    /// Reads those claims that were not `seen` and whose nodes have not ended. Returns the ones that
-    /// name the same contents.
-    async fn others(
-        &self,
-        needs: &[(Digest, u64)],
-        wanted: impl Fn(ClaimName) -> bool,
-        seen: &mut HashSet<ClaimName>,
-        may_wait: &impl Fn() -> bool,
-    ) -> Vec<HashSet<u64>> {
+    /// Lists the claims whose nodes have not ended, the oldest first.
+    async fn list(&self, may_wait: &impl Fn() -> bool) -> Vec<ClaimName> {
         let now_ms = self.ledger.now_ms();
         let list = self.remote.list_claims(now_ms.saturating_sub(LIFE_MS), now_ms + LIFE_MS);
-        let Some(Ok(mut names)) = patiently(may_wait, list).await else { return Vec::new() };
-        names.retain(|name| wanted(*name) && !seen.contains(name));
-        names.truncate(READ_MAX);
-        seen.extend(&names);
-        let reads = names.into_iter().map(|name| self.remote.get_claim(name));
+        patiently(may_wait, list).await.and_then(Result::ok).unwrap_or_default()
+    }
+
+    /// Reads claims. Returns the ones that name the same contents.
+    async fn read(
+        &self,
+        names: &[ClaimName],
+        needs: &[(Digest, u64)],
+        may_wait: &impl Fn() -> bool,
+    ) -> Vec<HashSet<u64>> {
+        let reads = names.iter().take(READ_MAX).map(|name| self.remote.get_claim(*name));
         let read = patiently(may_wait, futures::future::join_all(reads)).await;
         let claims = read.unwrap_or_default().into_iter().filter_map(|got| decode(&got.ok()?));
         let claims: Vec<_> = claims.filter(|claim| is_shared(claim, needs)).collect();

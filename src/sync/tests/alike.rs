@@ -182,6 +182,30 @@ fn nodes_whose_clocks_differ_upload_one_copy() {
     });
 }
 
+/// If the claim of the first node counted as the older one for the second, and the other way round
+/// for the first, both would wait.
+#[test]
+fn the_claim_of_a_node_whose_clock_is_behind_follows_those_that_are_there() {
+    run(async {
+        let world = World::new();
+        let fleet = Fleet::skewed(&world, [1500, -1500].into_iter()).await;
+        fleet.pass(1000).await;
+        let mut claims = Vec::new();
+        for (node, count) in fleet.nodes.iter().zip(1..) {
+            close(&world, node, "f", &content(1, 9000));
+            while claims.len() < count {
+                fleet.pass(STEP_MS).await;
+                let there = world.keys("probes/").await;
+                let new = there.into_iter().find(|key| !claims.contains(key));
+                claims.extend(new);
+            }
+            // Its claim stays.
+            node.engine.kill().await;
+        }
+        assert!(claims[0] < claims[1], "{claims:?}");
+    });
+}
+
 #[test]
 fn small_files_that_all_write_are_uploaded_once() {
     run(async {
