@@ -5,11 +5,11 @@
 //! claim about the same contents uploads. The others poll the log until they find there what it has
 //! uploaded. Claims are in the order of their names. The name of a claim is later than those that
 //! were there before, whatever the clocks say: their nodes may have read the claims already, and
-//! two nodes must not wait for each other. Nothing depends on a claim: a node uploads when anything fails, and
-//! when the time of the other node is over. While the store throttles, a node waits longer before
-//! it uploads: other nodes then probably publish the same, and this is harder to see. Must never
-//! hold up a drain. Must never hold up a node more than once if it has not met others with the same
-//! contents for a while.
+//! two nodes must not wait for each other. Nothing depends on a claim: a node uploads when anything
+//! fails, and when the time of the other node is over. While the store throttles, a node waits
+//! longer before it uploads: other nodes then probably publish the same, and this is harder to see.
+//! Must never hold up a drain. Must never hold up a node more than once if it has not met others
+//! with the same contents for a while.
 
 use std::collections::HashSet;
 use std::pin::pin;
