@@ -4,7 +4,7 @@
 //! the contents, waits for a moment, and reads the claims of the others. The node with the first
 //! claim about the same contents uploads. The others poll the log until they find there what it has
 //! uploaded. Claims are in the order of their names. The name of a claim is later than those that
-//! were there before, whatever the clocks say: their nodes may have read the claims already, and
+//! were listed before, whatever the clocks say: their nodes may have read the claims already, and
 //! two nodes must not wait for each other. Nothing depends on a claim: a node uploads when anything
 //! fails, and when the time of the other node is over. While the store throttles, a node waits
 //! longer before it uploads: other nodes then probably publish the same, and this is harder to see.
@@ -131,8 +131,9 @@ impl Claims {
         let mut there = self.list(&may_wait).await;
         let name = self.name_after(&there);
         there.truncate(READ_MAX);
-        let mut older = self.read(&there, &needs, &may_wait).await;
-        self.claim(name, &needs, &may_wait).await?;
+        let reading = self.read(&there, &needs, &may_wait);
+        let (mut older, claimed) = futures::join!(reading, self.claim(name, &needs, &may_wait));
+        claimed?;
         let mut since = self.list(&may_wait).await;
         since.retain(|other| *other < name && !there.contains(other));
         older.extend(self.read(&since, &needs, &may_wait).await);
@@ -181,7 +182,7 @@ impl Claims {
         }
     }
 
-    /// Returns a name for a claim of this node that is later than those of some claims.
+    /// Returns a name for a claim of this node that is later than those of listed claims.
     fn name_after(&self, there: &[ClaimName]) -> ClaimName {
         let after_ms = there.last().map_or(0, |last| last.ms() + 1);
         ClaimName::new(self.ledger.now_ms().max(after_ms))

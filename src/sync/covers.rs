@@ -11,7 +11,7 @@ use crate::remote::{BundleName, LogItem, Remote, keys};
 /// How much later than its object's time the time in a name may be if the clock of its writer is
 /// right: a node corrects its clock by the store's only from two seconds on, and a store may give
 /// the second alone. Much less than `LOOK_BACK_MS`.
-const CLOCK_NOISE_MS: u64 = 5_000;
+const NAME_AHEAD_MS: u64 = 5_000;
 
 /// The checkpoints and bundles that a list has shown.
 #[derive(Debug, Clone, Default)]
@@ -98,7 +98,7 @@ pub(super) fn trusted_ms(item: &LogItem) -> u64 {
 /// it says nothing; the checkpoint may then have been begun `WRITE_TIME_MAX` before it was stored.
 pub(super) fn floor_ms(item: &LogItem) -> u64 {
     let named_ms = keys::checkpoint_stamp(&item.name).map_or(0, |stamp| stamp.ms);
-    let begun_ms = if named_ms > item.stored_ms.saturating_add(CLOCK_NOISE_MS) {
+    let begun_ms = if named_ms > item.stored_ms.saturating_add(NAME_AHEAD_MS) {
         item.stored_ms.saturating_sub(WRITE_TIME_MAX.as_millis() as u64)
     } else {
         named_ms.min(item.stored_ms)

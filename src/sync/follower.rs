@@ -105,6 +105,9 @@ struct State {
     /// Everything in the log before this time was listed and folded by this run, or is in a cover,
     /// except late comers. After this time, commits that were not announced may be missing.
     covered_ms: u64,
+    /// From this time on, the checkpoint that was adopted may lack late comers. The next wide list
+    /// begins here.
+    late_ms: Option<u64>,
     /// The monotonic time of the last wide list, or of the first list of this run.
     wide: Option<Duration>,
     /// The monotonic time at which a commit was last missing before one that exists.

@@ -31,7 +31,7 @@ enum ListReach {
     /// The new commits.
     New,
     /// The beginning of the log, which shows what was deleted from it, and all commits that are not
-    /// old.
+    /// old, or that came after the last wide list of the writer of the adopted checkpoint.
     Wide,
     /// The part that may hold a missing commit.
     Gap,
@@ -86,7 +86,10 @@ impl Follower {
             let watermark_ms = self.0.state.lock().watermark_ms;
             (watermark_ms > 0).then(|| watermark_ms.saturating_sub(back_ms))
         };
-        let covered_ms = self.0.state.lock().covered_ms;
+        let (covered_ms, late_ms) = {
+            let state = self.0.state.lock();
+            (state.covered_ms, state.late_ms)
+        };
         let mut after = match reach {
             ListReach::New => from_ms(WIDE_BACK_MS).map(|ms| name_of_ms(ms.max(covered_ms))),
             ListReach::Wide => None,
@@ -122,7 +125,8 @@ impl Follower {
                 break;
             };
             let head = reach == ListReach::Wide && first;
-            let skipped = from_ms(WIDE_BACK_MS).filter(|_| head).map(name_of_ms);
+            let wide_ms = from_ms(WIDE_BACK_MS).filter(|_| head);
+            let skipped = wide_ms.map(|ms| name_of_ms(ms.min(late_ms.unwrap_or(ms))));
             let listed = keys::commit_name(&latest);
             after = Some(skipped.map_or(listed.clone(), |skipped| skipped.max(listed)));
             first = false;
@@ -131,6 +135,9 @@ impl Follower {
             let mut state = self.0.state.lock();
             if reach == ListReach::Wide || state.wide.is_none() {
                 state.wide = Some(began);
+            }
+            if reach == ListReach::Wide {
+                state.late_ms = None;
             }
             state.alone_ms.get_or_insert_with(|| ledger.next_stamp().ms);
         }

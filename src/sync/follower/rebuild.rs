@@ -206,6 +206,8 @@ impl Follower {
         {
             let mut state = self.0.state.lock();
             (state.watermark_ms, state.covered_ms) = (upto_ms, covered_ms);
+            // Its writer may have made its last wide list that long before.
+            state.late_ms = from.name.map(|_| from.floor_ms.saturating_sub(WIDE_BACK_MS));
         }
         if completed.is_some() {
             ledger.note_listed(began, began_ms);

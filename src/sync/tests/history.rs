@@ -120,6 +120,47 @@ fn a_new_node_lists_the_last_minute_before_a_checkpoint() {
     });
 }
 
+/// A checkpoint lacks what became visible after the last wide list of its writer, and that may be
+/// ten minutes ago. The nodes that were there find it.
+#[test]
+fn p7_one_winner_a_new_node_finds_what_came_too_late_for_its_checkpoint() {
+    run(async {
+        let world = World::new();
+        past(&world, 5000).await;
+        let ms = world.clock.wall_ms() - Duration::from_mins(6).as_millis() as u64;
+        let late = commit(Stamp { ms, counter: 0, node: NodeId(0xdef) }, 0);
+        put_commit(&world, &late).await;
+        let node = world.caught_up().await;
+        assert!(!knows(&node, "f0"), "the first list does not reach so far back");
+        let mut other = world.node();
+        for n in 0..11_u64 {
+            world.clock.advance(Duration::from_mins(1));
+            other.send("other", &content(n, 10)).await;
+            assert!(node.pull().await);
+        }
+        assert!(knows(&node, "f0"));
+    });
+}
+
+/// A list shows commits that were not announced. It begins where the last one ended, not a quarter
+/// of an hour before the last commit that was announced.
+#[test]
+fn a_node_that_followed_the_head_lists_since_its_last_list() {
+    run(async {
+        let world = World::new();
+        past_every(&world, 20_000, 50).await;
+        let (node, mut other) = (world.caught_up().await, world.node());
+        for n in 0..5_u64 {
+            world.clock.advance(Duration::from_mins(1));
+            other.send("other", &content(n, 10)).await;
+            assert!(node.pull().await);
+        }
+        let lists = node.remote().requests().lists;
+        assert!(node.engine.follower().list().await);
+        assert_eq!(node.remote().requests().lists - lists, 2, "1,200 commits");
+    });
+}
+
 #[test]
 fn a_collection_lists_what_it_deletes_and_what_no_checkpoint_has() {
     run(async {
