@@ -127,7 +127,7 @@ fn p7_one_winner_a_new_node_finds_what_came_too_late_for_its_checkpoint() {
     run(async {
         let world = World::new();
         past(&world, 5000).await;
-        let ms = world.clock.wall_ms() - Duration::from_mins(6).as_millis() as u64;
+        let ms = world.clock.wall_ms() - Duration::from_mins(8).as_millis() as u64;
         let late = commit(Stamp { ms, counter: 0, node: NodeId(0xdef) }, 0);
         put_commit(&world, &late).await;
         let node = world.caught_up().await;
