@@ -331,6 +331,10 @@ fn compress(
     digest: Digest,
     pieces: &mpsc::Sender<Result<FilePiece>>,
 ) -> std::result::Result<(), Option<Error>> {
+    if compressed_bytes_max(size) <= PART_BYTES as u64 {
+        let all = compress_at_once(file, size as usize, digest).map_err(Some)?;
+        return pieces.blocking_send(Ok(FilePiece::Last(all))).map_err(|_| None);
+    }
     let part_bytes = part_bytes(size);
     let failed = |error| Some(Error::io("compress a blob", error));
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), ZSTD_LEVEL).map_err(failed)?;
@@ -356,8 +360,7 @@ fn compress(
         }
     }
     if at != size || hasher.finish() != digest {
-        let op = format!("blob {digest} does not match its digest; it is not uploaded");
-        return Err(Some(Error::new(Kind::Corrupt, op)));
+        return Err(Some(other_bytes(digest)));
     }
     let mut rest = encoder.finish().map_err(failed)?;
     while rest.len() > part_bytes {
@@ -366,6 +369,32 @@ fn compress(
         pieces.blocking_send(Ok(FilePiece::Part(part))).map_err(|_| None)?;
     }
     pieces.blocking_send(Ok(FilePiece::Last(rest))).map_err(|_| None)
+}
+
+/// Compresses a content that fits into one part. The compressor then needs no window of its own, which it
+/// would copy the content to.
+fn compress_at_once(file: &File, size: usize, digest: Digest) -> Result<Vec<u8>> {
+    // One more, to notice a file that is longer.
+    let mut raw = vec![0; size + 1];
+    let mut read = 0;
+    while read < raw.len() {
+        match read_at(file, &mut raw[read..], read as u64) {
+            Ok(0) => break,
+            Ok(count) => read += count,
+            Err(error) => return Err(Error::io("read a blob", error)),
+        }
+    }
+    if read != size || Digest::of(&raw[..size]) != digest {
+        return Err(other_bytes(digest));
+    }
+    let failed = |error| Error::io("compress a blob", error);
+    let mut compressor = zstd::bulk::Compressor::new(ZSTD_LEVEL).map_err(failed)?;
+    compressor.compress(&raw[..size]).map_err(failed)
+}
+
+fn other_bytes(digest: Digest) -> Error {
+    let op = format!("blob {digest} does not match its digest; it is not uploaded");
+    Error::new(Kind::Corrupt, op)
 }
 
 fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {

@@ -12,6 +12,7 @@
 //! pack must never be trusted further: a reader checks every length before using it.
 
 use std::collections::HashMap;
+use std::io::Cursor;
 
 use super::frame::{FRAME_RAW_BYTES_MAX, ZSTD_LEVEL, decode_frame};
 use crate::digest::Digest;
@@ -96,11 +97,15 @@ impl PackBuilder {
         {
             return None;
         }
-        let frame =
-            self.compressor.compress(raw).expect("the buffer has the size that zstd requires");
         let offset = self.bytes.len() as u64;
-        let (length, size) = (frame.len() as u32, raw.len() as u32);
-        self.bytes.extend_from_slice(&frame);
+        self.bytes.reserve(zstd::zstd_safe::compress_bound(raw.len()));
+        let mut end = Cursor::new(&mut self.bytes);
+        end.set_position(offset);
+        let length = self
+            .compressor
+            .compress_to_buffer(raw, &mut end)
+            .expect("the buffer has the size that zstd requires");
+        let (length, size) = (length as u32, raw.len() as u32);
         self.known.insert(*digest, self.members.len());
         self.members.push(PackMember { digest: *digest, offset, length, size });
         Some((offset, length))

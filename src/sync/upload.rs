@@ -145,7 +145,10 @@ impl Uploader {
         let objects = stream::iter(plan.objects)
             .map(|one| self.store_object(one, batch_ref, &lost))
             .buffer_unordered(OBJECTS_AT_ONCE);
-        let inline = self.read_all(plan.inline, batch_ref, &lost);
+        let inline =
+            self.read_all(plan.inline, batch_ref, &lost, Vec::new(), |all, digest, bytes| {
+                all.push((digest, bytes.to_vec()));
+            });
         let (packs, objects, inline): (Vec<PutOutcome>, Vec<PutOutcome>, _) =
             futures::join!(packs.collect(), objects.collect(), inline);
         let mut uploaded = Announcement::default();
@@ -340,13 +343,13 @@ impl Uploader {
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
     ) -> Result<PutOutcome> {
-        let read = self.read_all(some, batch, lost).await;
-        if read.is_empty() {
+        let pack = (PackBuilder::new(), Vec::with_capacity(some.len()));
+        let (pack, members) = self.read_all(some, batch, lost, pack, add_to_pack).await;
+        if members.is_empty() {
             return Ok(PutOutcome::Nothing);
         }
         let mut refusals = 0;
-        let (bytes, members) = task::blocking(move || build(&read)).await;
-        let bytes = bytes::Bytes::from(bytes);
+        let bytes = bytes::Bytes::from(task::blocking(move || pack.finish()).await);
         let name = keys::pack_name(&self.ledger.name_stamp());
         let mut backoff = Backoff::new(RETRY_MIN, RETRY_MAX);
         loop {
@@ -414,30 +417,30 @@ impl Uploader {
         })
     }
 
-    /// Reads blobs and compares them with their digests; blobs that stay unreadable are lost.
-    async fn read_all(
+    /// Reads blobs, compares them with their digests, and adds each to `all` while its bytes are in the one
+    /// buffer for all of them. Blobs that stay unreadable are lost.
+    async fn read_all<All: Send + 'static>(
         &self,
         some: Vec<(Digest, u64)>,
         batch: &Batch,
         lost: &Mutex<Vec<Digest>>,
-    ) -> Vec<(Digest, Vec<u8>)> {
-        let mut all = Vec::with_capacity(some.len());
+        mut all: All,
+        add: fn(&mut All, Digest, &[u8]),
+    ) -> All {
         let mut left = some;
         for attempt in 1.. {
             let blobs = self.ledger.blobs().clone();
-            let (read, failed) = task::blocking(move || {
-                let (mut read, mut failed) = (Vec::new(), Vec::new());
-                for (digest, size) in left {
-                    match read_blob(&blobs, &digest, size) {
-                        Ok(Some(bytes)) => read.push((digest, bytes)),
-                        _ => failed.push((digest, size)),
-                    }
-                }
-                (read, failed)
+            (all, left) = task::blocking(move || {
+                let mut buffer = Vec::new();
+                left.retain(|(digest, size)| {
+                    let read = read_blob(&blobs, digest, *size, &mut buffer);
+                    let Ok(Some(bytes)) = read else { return true };
+                    add(&mut all, *digest, bytes);
+                    false
+                });
+                (all, left)
             })
             .await;
-            all.extend(read);
-            left = failed;
             left.retain(|(digest, _)| {
                 let give_up = attempt >= LOCAL_TRIES || self.is_unwanted(digest, batch);
                 if give_up {
@@ -529,27 +532,28 @@ fn puts(change: &Change, digest: &Digest) -> bool {
     matches!(&change.op, Op::Put(entry) if entry.content().is_some_and(|(d, _)| d == *digest))
 }
 
-/// Builds a pack.
-fn build(read: &[(Digest, Vec<u8>)]) -> (Vec<u8>, Vec<Packed>) {
-    let mut pack = PackBuilder::new();
-    let mut members = Vec::with_capacity(read.len());
-    for (digest, bytes) in read {
-        let (offset, length) =
-            pack.add(digest, bytes).expect("the plan keeps a pack far below its limits");
-        members.push((*digest, bytes.len() as u64, offset, length));
-    }
-    (pack.finish(), members)
+/// Adds a blob to a pack.
+fn add_to_pack((pack, members): &mut (PackBuilder, Vec<Packed>), digest: Digest, bytes: &[u8]) {
+    let (offset, length) =
+        pack.add(&digest, bytes).expect("the plan keeps a pack far below its limits");
+    members.push((digest, bytes.len() as u64, offset, length));
 }
 
-/// Reads a whole blob; `None` if it is missing or does not match its digest.
-fn read_blob(blobs: &crate::local::Blobs, digest: &Digest, size: u64) -> Result<Option<Vec<u8>>> {
+/// Reads a whole blob into a buffer, which may be longer; `None` if it is missing or does not match its digest.
+fn read_blob<'a>(
+    blobs: &crate::local::Blobs,
+    digest: &Digest,
+    size: u64,
+    buffer: &'a mut Vec<u8>,
+) -> Result<Option<&'a [u8]>> {
     use std::os::unix::fs::FileExt as _;
     let Some(open) = blobs.open_briefly(digest, size)? else { return Ok(None) };
-    let mut bytes = vec![0; size as usize];
-    open.file
-        .read_exact_at(&mut bytes, 0)
-        .map_err(|e| Error::io(format!("read blob {digest}"), e))?;
-    if Digest::of(&bytes) == *digest {
+    if buffer.len() < size as usize {
+        buffer.resize(size as usize, 0);
+    }
+    let bytes = &mut buffer[..size as usize];
+    open.file.read_exact_at(bytes, 0).map_err(|e| Error::io(format!("read blob {digest}"), e))?;
+    if Digest::of(bytes) == *digest {
         return Ok(Some(bytes));
     }
     blobs.suspect(digest);
