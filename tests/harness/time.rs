@@ -56,7 +56,8 @@ pub(crate) fn within<T: Send + 'static>(
     }
 }
 
-/// Repeats a check until `done` accepts its answer; fails with the last answer after `limit_ms`.
+/// Repeats a check until `done` accepts its answer. Fails with the last answer if that was refused and its check
+/// began after `limit_ms`: on a busy machine a check may take longer than that, and its answer is then an old one.
 #[track_caller]
 pub(crate) fn eventually<T>(
     limit_ms: u64,
@@ -65,9 +66,10 @@ pub(crate) fn eventually<T>(
 ) -> T {
     let start = now();
     loop {
+        let is_last = start.elapsed() > Duration::from_millis(limit_ms);
         match done() {
             Ok(value) => return value,
-            Err(last) if start.elapsed() > Duration::from_millis(limit_ms) => {
+            Err(last) if is_last => {
                 panic!("{what}: not within {limit_ms} ms; last: {last}");
             }
             Err(_) => sleep_ms(20),
