@@ -140,16 +140,12 @@ impl LogHead {
     }
 
     /// Reports whether a commit is not announced yet, as far as the head shows. The commits of a
-    /// node are announced in order, so one older than a named commit of its node was announced. If
-    /// the head has pushed commits out, one that is older than those that it has named for longest
-    /// counts as announced. A late commit among the later ones says nothing about that: all commits
-    /// between its time and theirs would then seem to be missing.
+    /// node are announced in order, so one older than a named commit of its node was announced. One
+    /// older than all named commits counts as announced if the head has pushed anything out.
     pub fn lacks(&self, stamp: &Stamp) -> bool {
         let mut of_node = self.commits.iter().filter(|commit| commit.stamp.node == stamp.node);
-        let first = self.commits.first().map(|commit| commit.number);
-        let longest = self.commits.iter().take_while(|commit| Some(commit.number) == first);
-        let pushed_out_ms = longest.map(|commit| commit.stamp.ms).max();
-        let is_recent = self.from == 1 || pushed_out_ms.is_some_and(|ms| stamp.ms >= ms);
+        let oldest_ms = self.commits.iter().map(|commit| commit.stamp.ms).min();
+        let is_recent = self.from == 1 || oldest_ms.is_some_and(|oldest_ms| stamp.ms >= oldest_ms);
         is_recent && of_node.all(|commit| commit.stamp < *stamp)
     }
 
