@@ -29,7 +29,7 @@ use super::trouble::Trouble;
 use super::verb::Verb;
 use crate::config::RemoteUrl;
 use crate::error::{Error, Kind, Result};
-use crate::stamp::Stamp;
+use crate::stamp::{NodeId, Stamp};
 use crate::task;
 
 /// The largest head, encoded.
@@ -139,14 +139,18 @@ impl LogHead {
         self.commits.iter().any(|commit| commit.stamp == *stamp)
     }
 
-    /// Reports whether a commit is not announced yet, as far as the head shows. The commits of a
-    /// node are announced in order, so one older than a named commit of its node was announced. One
-    /// older than all named commits counts as announced if the head has pushed anything out.
+    /// Returns the latest commit of a node that it names.
+    pub fn latest_of(&self, node: NodeId) -> Option<Stamp> {
+        let of_node = self.commits.iter().filter(|commit| commit.stamp.node == node);
+        of_node.map(|commit| commit.stamp).max()
+    }
+
+    /// Reports whether a commit is certainly not announced yet. The commits of a node are announced
+    /// in order, so those after a named commit of the node were not announced, and those before it
+    /// were. A head that names none of the node says nothing about them once it has pushed any
+    /// commit out.
     pub fn lacks(&self, stamp: &Stamp) -> bool {
-        let mut of_node = self.commits.iter().filter(|commit| commit.stamp.node == stamp.node);
-        let oldest_ms = self.commits.iter().map(|commit| commit.stamp.ms).min();
-        let is_recent = self.from == 1 || oldest_ms.is_some_and(|oldest_ms| stamp.ms >= oldest_ms);
-        is_recent && of_node.all(|commit| commit.stamp < *stamp)
+        self.latest_of(stamp.node).map_or(self.from == 1, |latest| latest < *stamp)
     }
 
     /// Returns what was announced after the head with this epoch and number; `None` if that is unknown.

@@ -344,10 +344,15 @@ impl Announcer {
         let remote = &self.0.remote;
         let first = self.0.queue.lock().first_key_value().map(|(stamp, _)| *stamp);
         let Some(first) = first else { return Vec::new() };
-        let from = name_of_ms(first.ms.saturating_sub(OTHERS_BACK_MS));
+        let from_ms = first.ms.saturating_sub(OTHERS_BACK_MS);
+        let from = name_of_ms(from_ms);
         let Ok(items) = remote.list_log(Some(&from)).await else { return Vec::new() };
+        let latest = |node| known.and_then(|known| known.latest_of(node));
+        // The list must have all commits of the node that are not announced.
         let is_new = |stamp: &Stamp| {
-            stamp.node != self.0.node && known.is_none_or(|known| known.lacks(stamp))
+            stamp.node != self.0.node
+                && known.is_none_or(|known| known.lacks(stamp))
+                && latest(stamp.node).is_none_or(|latest| latest.ms >= from_ms)
         };
         let new = items.iter().filter_map(|item| {
             let stamp = keys::commit_stamp(&item.name).filter(is_new)?;
@@ -366,8 +371,11 @@ impl Announcer {
             let is_before = |name: &Stamp| name.node == stamp.node && name < stamp;
             earlier.as_ref().is_some_and(|names| !names.iter().any(is_before))
         };
+        let mut after: BTreeSet<NodeId> = BTreeSet::new();
         let may_be = |(stamp, read): (Stamp, Option<(Bytes, u64)>)| {
-            let read = read.filter(|(_, place)| *place > 0 || is_alone(&stamp));
+            let follows = !after.insert(stamp.node) || latest(stamp.node).is_some();
+            let read =
+                read.filter(|(_, place)| if *place > 0 { follows } else { is_alone(&stamp) });
             (stamp, read.map(|(bytes, _)| bytes))
         };
         read.into_iter().map(may_be).collect()

@@ -33,7 +33,7 @@ impl Follower {
             && let Some(head) = &head
             && self.is_up_to_date(remote).await
             && let Some(news) = watch.news(head)
-            && news.iter().filter(|one| one.bytes.is_none()).count() <= FEW
+            && self.unread(&news) <= FEW
             && self.fold_announced(remote, news).await == Folded::All
         {
             watch.note_folded(head);
@@ -107,6 +107,12 @@ impl Follower {
             (name, announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from))
         });
         self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
+    }
+
+    /// Counts the commits that were not folded and of which the head has no copy.
+    fn unread(&self, news: &[HeadCommit]) -> usize {
+        let named = news.iter().filter(|commit| commit.bytes.is_none());
+        self.0.ledger.log(|log| log.unseen(named.map(|commit| commit.stamp))).len()
     }
 
     /// Returns the commits that were not folded and of which the head has a copy.
