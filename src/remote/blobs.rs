@@ -34,9 +34,6 @@ const PARTS_MAX: u64 = 9_000;
 const PARTS_IN_FLIGHT_MAX: usize = 2;
 /// Bytes that are read or written at once.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// Where a large buffer should begin. The C library returns 16 bytes after the start of a page, and some
-/// processors take six times as long to copy a file there (`docs/performance.md`).
-const COPY_ALIGN: usize = 64;
 /// How far our estimate of the store's time may be wrong.
 const CLOCK_NOISE_MS: u64 = 2000;
 /// Pieces of a download that wait to be written.
@@ -378,9 +375,7 @@ fn compress(
 /// would copy the content to.
 fn compress_at_once(file: &File, size: usize, digest: Digest) -> Result<Vec<u8>> {
     // One more, to notice a file that is longer.
-    let mut buffer = vec![0; size + 1 + COPY_ALIGN];
-    let begin = buffer.as_ptr().align_offset(COPY_ALIGN).min(COPY_ALIGN);
-    let raw = &mut buffer[begin..][..=size];
+    let mut raw = vec![0; size + 1];
     let mut read = 0;
     while read < raw.len() {
         match read_at(file, &mut raw[read..], read as u64) {

@@ -417,8 +417,8 @@ impl Uploader {
         })
     }
 
-    /// Reads blobs, compares them with their digests, and adds each to `all` while its bytes are in the one
-    /// buffer for all of them. Blobs that stay unreadable are lost.
+    /// Reads blobs one after the other, compares them with their digests, and calls `add` for each; only one is
+    /// in memory at a time. Blobs that stay unreadable are lost.
     async fn read_all<All: Send + 'static>(
         &self,
         some: Vec<(Digest, u64)>,
@@ -539,7 +539,7 @@ fn add_to_pack((pack, members): &mut (PackBuilder, Vec<Packed>), digest: Digest,
     members.push((digest, bytes.len() as u64, offset, length));
 }
 
-/// Reads a whole blob into a buffer, which may be longer; `None` if it is missing or does not match its digest.
+/// Reads a whole blob into a buffer, which grows if necessary; `None` if it is missing or does not match its digest.
 fn read_blob<'a>(
     blobs: &crate::local::Blobs,
     digest: &Digest,

@@ -80,6 +80,30 @@ fn commits_that_are_too_large_for_the_head_are_named_in_it() {
     });
 }
 
+/// A node that announces late may name commits again that the head had displaced.
+#[test]
+fn commits_that_are_named_again_cost_nothing() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let b = follower(&world).await;
+        for n in 0..30_u64 {
+            a.send("f", &content(n, 50)).await;
+        }
+        assert!(b.pull().await);
+        let HeadRead::Other(head, version) = b.remote().get_head(None).await.unwrap() else {
+            panic!("there is no head")
+        };
+        let number = head.number + 1;
+        let mut next = LogHead { number, from: number, ..(*head).clone() };
+        for commit in &mut next.commits {
+            (commit.number, commit.bytes) = (number, None);
+        }
+        assert!(matches!(a.remote().put_head(&next, Some(&version)).await, Ok(HeadPut::Done(_))));
+        assert_eq!(cost(&b, b.pull()).await, (0, 1), "all of them are folded");
+    });
+}
+
 /// Some stores list new objects late, and a stored object can be damaged. For a moment the head has
 /// the commit, too.
 #[test]

@@ -8,7 +8,7 @@ use super::announced::{WIDE, announce, cost, follower, head_of};
 use super::harness::*;
 use crate::error::Kind;
 use crate::remote::{HeadPut, HeadRead, Throttling, keys};
-use crate::stamp::Stamp;
+use crate::stamp::{NodeId, Stamp};
 
 #[test]
 fn two_nodes_that_announce_at_once_lose_nothing() {
@@ -258,6 +258,50 @@ fn p5_in_order_of_announcements_for_other_nodes() {
         }
         assert_eq!(of(&begun, &log).len(), 2);
         assert_eq!(of(&begun, &named), of(&begun, &log)[..1], "only the first commit is announced");
+    });
+}
+
+/// A head that names no commit of a node, or only an old one, does not show which of its commits were announced.
+#[test]
+fn p5_in_order_of_announcements_for_nodes_that_the_head_hardly_names() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut helped) = (world.node(), world.node());
+        let id = helped.engine.ledger().node();
+        let named = async |node: &Node| {
+            let head = head_of(node.remote()).await;
+            head.commits.iter().filter(|commit| commit.stamp.node == id).count()
+        };
+        helped.send("h", b"0").await;
+        helped.write("h", b"1");
+        helped.push_unannounced().await;
+        // Other nodes push all commits out that were announced.
+        world.clock.advance(Duration::from_secs(5));
+        let ms = a.remote().now_ms();
+        for half in 0..2 {
+            let names = (0..200).map(|n| Stamp { ms, counter: 0, node: NodeId(half * 200 + n) });
+            announce(a.remote(), &names.collect::<Vec<_>>()).await;
+        }
+        assert_eq!(named(&a).await, 0);
+        helped.write("h", b"2");
+        helped.push_unannounced().await;
+        let mut late = async |bytes: &[u8]| {
+            a.write("f", bytes);
+            a.push_unannounced().await;
+            assert!(a.engine.publisher().unwrap().announcer().announce_once(true).await);
+            named(&a).await
+        };
+        assert_eq!(late(b"0").await, 0, "the commit before the last may not be announced");
+        helped.engine.publisher().unwrap().announce_all().await;
+        helped.write("h", b"3");
+        helped.push_unannounced().await;
+        assert_eq!(late(b"1").await, 3, "this one follows a commit that the head names");
+        for (at_s, bytes) in [(0, b"4"), (40, b"5")] {
+            world.clock.advance(Duration::from_secs(at_s));
+            helped.write("h", bytes);
+            helped.push_unannounced().await;
+        }
+        assert_eq!(late(b"2").await, 3, "the list begins after the commit before the last");
     });
 }
 
