@@ -305,6 +305,25 @@ fn p5_in_order_of_announcements_for_nodes_that_the_head_hardly_names() {
     });
 }
 
+/// The first commit of such a node is too old for the list.
+#[test]
+fn p5_in_order_of_announcements_for_nodes_whose_first_commit_is_not_listed() {
+    run(async {
+        let world = World::new();
+        let (mut a, mut silent) = (world.node(), world.node());
+        for bytes in [b"0", b"1"] {
+            world.clock.advance(Duration::from_secs(40));
+            silent.write("h", bytes);
+            silent.push_unannounced().await;
+        }
+        a.write("f", b"0");
+        a.push_unannounced().await;
+        assert!(a.engine.publisher().unwrap().announcer().announce_once(true).await);
+        let head = head_of(a.remote()).await;
+        assert_eq!((head.from, head.commits.len()), (1, 1), "only the own commit: {head:?}");
+    });
+}
+
 /// A commit that was not announced in time is in no list of the last minute either.
 #[test]
 fn p5_in_order_where_a_list_takes_the_place_of_the_head() {
