@@ -7,6 +7,7 @@
 use std::any::Any;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use rand::RngExt as _;
 use tokio::runtime::{Handle, Runtime};
@@ -83,6 +84,11 @@ pub fn random_u64() -> u64 {
         return number;
     }
     rand::rng().random()
+}
+
+/// Returns a random time up to `longest`.
+pub fn random_part(longest: Duration) -> Duration {
+    longest.mul_f64((random_u64() % 1001) as f64 / 1000.0)
 }
 
 /// Turns the rest of the thread's work into a simulation.

@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use super::backoff::Backoff;
 use super::follower::{name_of_ms, names_between};
 use super::head::{FoundHead, HeadWatch, KnownHead};
+use super::pace::{self, Crowd};
 use crate::clock;
 use crate::error::{Error, Kind, Result};
 use crate::remote::{
@@ -167,6 +168,16 @@ impl Announcer {
         self.0.is_beaten.load(Ordering::Relaxed)
     }
 
+    /// Returns what the head that this node read last shows of the last [`pace::WINDOW`].
+    pub(super) fn crowd(&self) -> Crowd {
+        let from_ms = self.0.remote.now_ms().saturating_sub(pace::WINDOW.as_millis() as u64);
+        let Some(known) = self.0.head.last() else { return Crowd::default() };
+        let recent = known.head.commits.iter().filter(|commit| commit.stamp.ms >= from_ms);
+        let recent: Vec<NodeId> = recent.map(|commit| commit.stamp.node).collect();
+        let nodes = recent.iter().collect::<BTreeSet<_>>().len();
+        Crowd { commits: recent.len(), nodes }
+    }
+
     fn is_late(&self) -> bool {
         self.0.is_late.load(Ordering::Relaxed)
     }
@@ -225,7 +236,7 @@ impl Announcer {
             }
             let spread_ms = self.0.spread_ms.load(Ordering::Relaxed);
             if spread_ms > 0 && !self.is_late() {
-                self.pause(random_part(Duration::from_millis(spread_ms))).await;
+                self.pause(task::random_part(Duration::from_millis(spread_ms))).await;
             }
             let began = self.0.head.now();
             let tried = self.announce().await;
@@ -239,7 +250,7 @@ impl Announcer {
                     least.max((took * ANNOUNCE_PART).min(ANNOUNCE_EVERY_MAX))
                 }
                 Ok(AnnounceTry::Late | AnnounceTry::TooSoon) => {
-                    let wait = random_part(spread);
+                    let wait = task::random_part(spread);
                     spread = (spread * 2).min(SPREAD_MAX);
                     wait
                 }
@@ -438,11 +449,6 @@ impl Announcer {
         let count = self.0.queue.lock().len();
         self.0.waiting.send_replace(count);
     }
-}
-
-/// Returns a random time up to `longest`.
-fn random_part(longest: Duration) -> Duration {
-    longest.mul_f64((task::random_u64() % 1001) as f64 / 1000.0)
 }
 
 /// Drops the oldest commits if there are too many; other nodes find them by a list.

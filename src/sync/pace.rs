@@ -17,17 +17,16 @@ const THROTTLED_DELAY_MAX: Duration = Duration::from_secs(30);
 /// The store throttles if it refuses more than one request in this many; it may refuse single
 /// requests at any time.
 const REFUSED_PART: u64 = 20;
-/// The factor by which the delay grows in a window in which the store throttled, and the factor by
-/// which it shrinks at the most in each of the windows after it.
+/// The factor by which the delay grows in a window in which the store throttled.
 const THROTTLED_GROWTH: f64 = 2.0;
+/// The factor by which this delay shrinks afterwards in the time of [`WINDOW`], however many commits the log
+/// gets: otherwise the store would soon throttle again. It shrinks by at most the factor by which
+/// it grows before the store has shown whether it throttles at the shorter one.
 const THROTTLED_SHRINKING: f64 = 0.9;
-/// For this long after the store throttled, the delay shrinks slowly: otherwise the store would
-/// soon throttle again.
-const THROTTLED_FOR: Duration = Duration::from_mins(1);
 /// A delay of zero grows as if it were this long.
 const GROWS_FROM: Duration = Duration::from_millis(10);
 /// How long is counted before the delay is computed again.
-const WINDOW: Duration = Duration::from_secs(2);
+pub(super) const WINDOW: Duration = Duration::from_secs(2);
 /// The count of a longer window says nothing about the present.
 const WINDOW_MAX: Duration = Duration::from_secs(15);
 
@@ -49,20 +48,29 @@ pub(super) struct PaceCounts {
     pub(super) refused: u64,
 }
 
+/// What the head of the log shows of the last [`WINDOW`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Crowd {
+    /// Commits, and the nodes that made them.
+    pub(super) commits: usize,
+    pub(super) nodes: usize,
+}
+
 #[derive(Debug)]
 struct State {
-    delay: Duration,
+    /// The delay that the pace of the log asks for.
+    busy: Duration,
+    /// The delay that the store asks for; zero unless it has throttled.
+    throttled: Duration,
     /// When the window began, and the counts at that time.
     began: Duration,
     counts: PaceCounts,
-    /// The end of the last window in which the store throttled.
-    throttled: Option<Duration>,
 }
 
 impl Pace {
     pub(super) fn new(least: Duration) -> Self {
         let counts = PaceCounts::default();
-        let state = State { delay: least, began: Duration::ZERO, counts, throttled: None };
+        let state = State { busy: least, throttled: Duration::ZERO, began: Duration::ZERO, counts };
         Self { least, state: Mutex::new(state) }
     }
 
@@ -72,39 +80,42 @@ impl Pace {
     }
 
     /// Returns the delay at a time of the monotonic clock, from the counts until then.
-    pub(super) fn delay(&self, now: Duration, counts: PaceCounts) -> Duration {
+    pub(super) fn delay(&self, now: Duration, counts: PaceCounts, crowd: Crowd) -> Duration {
         let mut state = self.state.lock();
         let window = now.saturating_sub(state.began);
         if window >= WINDOW {
-            let refused = counts.refused.saturating_sub(state.counts.refused);
-            let requests = counts.requests.saturating_sub(state.counts.requests);
-            if refused * REFUSED_PART > requests {
-                state.throttled = Some(now);
-            }
-            state.delay = state.next_delay(now, counts.commits).max(self.least);
+            state.count(window, counts);
+            state.busy = state.busy.max(self.least);
             (state.began, state.counts) = (now, counts);
         }
-        state.delay
+        if crowd.commits as f64 > COMMITS_PER_SEC * WINDOW.as_secs_f64() {
+            // Many nodes began at once. Until a window ends, each of them would go on as if it were alone.
+            let share = Duration::from_secs_f64(crowd.nodes as f64 / COMMITS_PER_SEC);
+            state.busy = state.busy.max(share.min(DELAY_MAX));
+        }
+        state.busy.max(state.throttled)
     }
 }
 
 impl State {
-    /// Returns the delay after a window that ends now.
-    fn next_delay(&self, now: Duration, commits: u64) -> Duration {
-        let window = now.saturating_sub(self.began);
-        let commits = commits.saturating_sub(self.counts.commits);
-        let part = commits as f64 / window.as_secs_f64() / COMMITS_PER_SEC;
-        let since = self.throttled.map(|at| now.saturating_sub(at));
-        let (part, most) = match since {
-            Some(Duration::ZERO) => (part.max(THROTTLED_GROWTH), THROTTLED_DELAY_MAX),
-            Some(since) if since < THROTTLED_FOR => {
-                (part.max(THROTTLED_SHRINKING), THROTTLED_DELAY_MAX)
-            }
-            _ if window > WINDOW_MAX => (0.0, DELAY_MAX),
-            _ => (part, DELAY_MAX),
+    /// Computes the delays after a window.
+    fn count(&mut self, window: Duration, counts: PaceCounts) {
+        let refused = counts.refused.saturating_sub(self.counts.refused);
+        let requests = counts.requests.saturating_sub(self.counts.requests);
+        if refused * REFUSED_PART > requests {
+            let from = self.throttled.max(self.busy).max(GROWS_FROM);
+            self.throttled = from.mul_f64(THROTTLED_GROWTH).min(THROTTLED_DELAY_MAX);
+        } else {
+            let shrinking = THROTTLED_SHRINKING.powf(window.div_duration_f64(WINDOW));
+            self.throttled = self.throttled.mul_f64(shrinking.max(THROTTLED_GROWTH.recip()));
+        }
+        let commits = counts.commits.saturating_sub(self.counts.commits) as f64;
+        let part = if window > WINDOW_MAX {
+            0.0
+        } else {
+            commits / window.as_secs_f64() / COMMITS_PER_SEC
         };
-        let delay = self.delay.max(GROWS_FROM).as_secs_f64() * part;
-        Duration::from_secs_f64(delay.min(most.as_secs_f64()))
+        self.busy = self.busy.max(GROWS_FROM).mul_f64(part).min(DELAY_MAX);
     }
 }
 
@@ -113,6 +124,7 @@ mod tests {
     use super::*;
 
     const LEAST: Duration = Duration::from_millis(200);
+    const NONE: Crowd = Crowd { commits: 0, nodes: 0 };
 
     fn commits(commits: u64) -> PaceCounts {
         PaceCounts { commits, ..PaceCounts::default() }
@@ -131,7 +143,7 @@ mod tests {
                 }
                 count += 1;
                 recent += u64::from(ms >= (seconds - 10) * 1000);
-                delay = pace.delay(Duration::from_millis(20_000 + ms), commits(count));
+                delay = pace.delay(Duration::from_millis(20_000 + ms), commits(count), NONE);
                 *due = ms + delay.as_millis() as u64;
             }
         }
@@ -154,24 +166,39 @@ mod tests {
     #[test]
     fn old_commits_slow_no_node_down() {
         let pace = Pace::new(LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(100), commits(0)), LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(103), commits(3000)), DELAY_MAX);
+        assert_eq!(pace.delay(Duration::from_secs(100), commits(0), NONE), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(103), commits(3000), NONE), DELAY_MAX);
         assert_eq!(
-            pace.delay(Duration::from_secs(104), commits(3000)),
+            pace.delay(Duration::from_secs(104), commits(3000), NONE),
             DELAY_MAX,
             "both are in one window"
         );
-        assert_eq!(pace.delay(Duration::from_secs(106), commits(3000)), LEAST);
-        assert_eq!(pace.delay(Duration::from_secs(109), commits(6000)), DELAY_MAX);
-        assert_eq!(pace.delay(Duration::from_secs(200), commits(6_000_000)), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(106), commits(3000), NONE), LEAST);
+        assert_eq!(pace.delay(Duration::from_secs(109), commits(6000), NONE), DELAY_MAX);
+        assert_eq!(pace.delay(Duration::from_secs(200), commits(6_000_000), NONE), LEAST);
         let none = Pace::new(Duration::ZERO);
-        assert_eq!(none.delay(Duration::from_secs(3), commits(6000)), Duration::from_secs(1));
+        assert_eq!(none.delay(Duration::from_secs(3), commits(6000), NONE), Duration::from_secs(1));
         let slow = Pace::new(DELAY_MAX * 2);
         assert_eq!(
-            slow.delay(Duration::from_secs(3), commits(6000)),
+            slow.delay(Duration::from_secs(3), commits(6000), NONE),
             DELAY_MAX * 2,
             "the configured delay"
         );
+    }
+
+    #[test]
+    fn nodes_that_begin_at_once_share_the_pace_before_it_is_counted() {
+        let pace = Pace::new(LEAST);
+        let after_ms = |ms, commits, nodes| {
+            let counts = PaceCounts::default();
+            pace.delay(Duration::from_millis(ms), counts, Crowd { commits, nodes }).as_millis()
+        };
+        assert_eq!(after_ms(100, 40, 40), 200, "few commits");
+        assert_eq!(after_ms(200, 41, 3), 200, "few nodes");
+        assert_eq!(after_ms(300, 50, 30), 1500);
+        assert_eq!(after_ms(400, 200, 150), 5000);
+        assert_eq!(after_ms(500, 10, 10), 5000, "until the pace is counted");
+        assert_eq!(after_ms(2500, 10, 10), 200);
     }
 
     #[test]
@@ -180,19 +207,43 @@ mod tests {
         let mut after_ms = |seconds, refused| {
             now_s += seconds;
             let counts = PaceCounts { commits: 0, requests: now_s * 10, refused };
-            pace.delay(Duration::from_secs(now_s), counts).as_millis()
+            pace.delay(Duration::from_secs(now_s), counts, NONE).as_millis()
         };
         assert_eq!([1, 2].map(|count| after_ms(3, count)), [200, 200], "one request in thirty");
         assert_eq!([4, 8, 12, 16].map(|count| after_ms(3, count)), [400, 800, 1600, 3200]);
         assert_eq!(
             [16, 17].map(|count| after_ms(3, count)),
-            [2880, 2592],
+            [2732, 2332],
             "the delay shrinks step by step"
         );
         assert_eq!(
             [30, 60, 90, 120].map(|count| after_ms(20, count)),
-            [5184, 10_368, 20_736, 30_000]
+            [4665, 9331, 18_662, 30_000]
         );
+        assert_eq!([120; 8].map(|count| after_ms(70, count))[..3], [15_000, 7500, 3750]);
         assert_eq!(after_ms(70, 120), 200);
+    }
+
+    /// A node that was throttled longer than the others must not stay slower than they are because
+    /// they make as many commits as they should.
+    #[test]
+    fn a_node_that_was_throttled_soon_follows_the_pace_of_the_log_again() {
+        let (pace, mut now_ms, mut refused) = (Pace::new(LEAST), 100_000, 0);
+        let mut after_ms = |ms: u64, refused| {
+            now_ms += ms;
+            let counts = PaceCounts { commits: now_ms / 50, requests: now_ms / 100, refused };
+            pace.delay(Duration::from_millis(now_ms), counts, NONE).as_millis() as u64
+        };
+        let mut delay_ms = after_ms(2000, 0);
+        while delay_ms < 14_000 {
+            refused += 1000;
+            delay_ms = after_ms(2000, refused);
+        }
+        let mut waited_ms = 0;
+        while delay_ms > DELAY_MAX.as_millis() as u64 {
+            waited_ms += delay_ms;
+            delay_ms = after_ms(delay_ms, refused);
+        }
+        assert!(waited_ms < 60_000, "{waited_ms}");
     }
 }

@@ -10,6 +10,7 @@ use super::{Inner, Publisher};
 use crate::clock;
 use crate::sync::ledger::Outlook;
 use crate::sync::pace::PaceCounts;
+use crate::task;
 
 /// How often per delay to check whether there is enough for a batch.
 const TICKS_PER_DELAY: u32 = 20;
@@ -43,33 +44,64 @@ impl Publisher {
                 Outlook::Open => break,
             }
         }
+        self.collect_at_pace().await;
+    }
+
+    /// Collects changes for as long as the log and the store ask for, and until the last commit is
+    /// announced.
+    async fn collect_at_pace(&self) {
+        let inner = &self.0;
+        let began = inner.ledger.clock().mono();
+        let (mut collected, mut late) = (None, Duration::ZERO);
+        loop {
+            let delay = self.delay();
+            let until = match collected {
+                None => Some(delay),
+                // Nodes that learn of each other at the same time must not commit at the same time.
+                Some(before) if delay > before => Some(before + task::random_part(delay - before)),
+                Some(_) => None,
+            };
+            if let Some(until) = until {
+                self.collect(began, until).await;
+                collected = Some(delay);
+            } else if inner.announcer.is_beaten() && late < LATE_MAX {
+                inner.announcer.emptied(TICK_MAX).await;
+                late += TICK_MAX;
+            } else {
+                return;
+            }
+            if self.must_go_on() {
+                return;
+            }
+        }
+    }
+
+    /// Returns for how long to collect.
+    fn delay(&self) -> Duration {
+        let inner = &self.0;
         let counts = PaceCounts {
             commits: inner.ledger.busyness(),
             requests: inner.remote.requests().total(),
             refused: inner.remote.throttling().answers.iter().sum(),
         };
         let now = inner.ledger.clock().mono();
-        let delay = inner.pace.delay(now, counts);
+        let delay = inner.pace.delay(now, counts, inner.announcer.crowd());
         inner.announcer.spread_over(inner.pace.excess(delay));
-        self.collect(now, delay).await;
-        for _ in 0..LATE_MAX.div_duration_f64(TICK_MAX) as u32 {
-            if !inner.announcer.is_beaten() || self.must_go_on() {
-                return;
-            }
-            inner.announcer.emptied(TICK_MAX).await;
-        }
+        delay
     }
 
-    /// Collects changes for up to `delay` from `now` on.
-    async fn collect(&self, now: Duration, delay: Duration) {
+    /// Collects changes until `delay` after `began`.
+    async fn collect(&self, began: Duration, delay: Duration) {
         let inner = &self.0;
-        let ticks = ticks_of(delay);
+        let now = inner.ledger.clock().mono();
+        let left = (began + delay).saturating_sub(now);
+        let ticks = ticks_of(left);
         let is_past = |at: &Mutex<Option<Duration>>, time| {
             at.lock().is_none_or(|at| now.saturating_sub(at) >= time)
         };
         let is_due =
             is_past(&inner.last, IDLE_AFTER) || (is_past(&inner.taken, delay) && inner.is_alone());
-        let (tick, enough_quiet) = (delay / ticks, if is_due { ticks / 4 } else { ticks });
+        let (tick, enough_quiet) = (left / ticks, if is_due { ticks / 4 } else { ticks });
         let (mut quiet, mut records) = (0, inner.ledger.records());
         for _ in 0..ticks {
             if quiet >= enough_quiet || self.must_go_on() {

@@ -63,6 +63,28 @@ fn a_publisher_follows_the_pace_of_the_log() {
     });
 }
 
+/// The pace is counted over two seconds. By then, nodes that all begin at once would have made more
+/// commits than the store lets others read.
+#[test]
+fn a_publisher_that_begins_in_a_crowd_slows_down_at_once() {
+    run(async {
+        let world = World::new();
+        let node = world.node();
+        node.engine.start();
+        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        let begun = publish_beside(&world, &node, 2, 200).await;
+        assert!((1..=3).contains(&begun), "{begun} commits");
+        node.engine.stop().await;
+        let other = World::new();
+        let node = other.node();
+        node.engine.start();
+        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        let alone = publish_beside(&other, &node, 2, 0).await;
+        assert!(alone >= 5, "{alone} commits");
+        node.engine.stop().await;
+    });
+}
+
 /// Files are closed this far apart.
 const CLOSE_EVERY_MS: u64 = 500;
 /// The step by which time advances while the time until a close is visible is measured.
