@@ -27,6 +27,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::ack::AckFile;
+use self::record::Key;
 use self::segment::Segment;
 use super::dir::{CacheDir, sync_dir};
 use crate::digest::Digest;
@@ -105,6 +106,7 @@ struct State {
 struct Active {
     file: Arc<File>,
     end: u64,
+    key: Key,
 }
 
 impl Journal {
@@ -166,12 +168,12 @@ impl Journal {
         }
         let mut state = self.state.lock();
         let seq = state.next;
-        record::finish(&mut bytes, seq);
         if state.active.is_none() {
             self.begin_segment(&mut state)
                 .map_err(|e| failed("begin a segment of the journal", &self.path, e))?;
         }
         let active = state.active.as_mut().expect("a segment was begun if there was none");
+        record::finish(&mut bytes, seq, &active.key);
         // At a fixed offset, so that the next record overwrites what a failed write left behind.
         if let Err(e) = active.file.write_all_at(&bytes, active.end) {
             let end = active.end;
@@ -278,7 +280,7 @@ impl Journal {
     }
 
     fn begin_segment(&self, state: &mut State) -> io::Result<()> {
-        let (segment, file) = segment::create(&self.path, state.next)?;
+        let (segment, file, key) = segment::create(&self.path, state.next)?;
         let file = Arc::new(file);
         // Bounded: a run of segments without a sync is given to the kernel to write.
         if state.unsynced.len() >= UNSYNCED_SEGMENTS {
@@ -287,7 +289,7 @@ impl Journal {
         }
         state.unsynced.push(Arc::clone(&file));
         state.dir_unsynced = true;
-        state.active = Some(Active { file, end: segment::HEADER_BYTES });
+        state.active = Some(Active { file, end: segment::HEADER_BYTES, key });
         // A segment without a record, because the write failed, is replaced by this one of the same name.
         state.segments.retain(|old| !old.is_empty());
         state.segments.push_back(segment);

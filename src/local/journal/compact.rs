@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::record;
-use super::segment::{self, Form, HEADER_BYTES, Segment};
+use super::segment::{self, Form, Header, Segment};
 use super::{Journal, Note, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
@@ -87,9 +87,10 @@ fn write_snapshot(
     first: u64,
     live: impl Iterator<Item = (Change, bool)>,
 ) -> io::Result<Segment> {
-    let file = segment::create_file(path)?;
+    let header = Header::random();
+    let file = segment::create_file(path, &header)?;
     let mut segment = Segment::new(path.to_owned(), first);
-    let mut end = HEADER_BYTES;
+    let mut end = header.end();
     let mut seq = first;
     let mut live = live.peekable();
     while let Some((_, private)) = live.peek() {
@@ -102,7 +103,7 @@ fn write_snapshot(
         }
         let mut bytes = record::encode(&group, &Note { torn: Vec::new(), private })
             .map_err(|e| io::Error::other(Error::with(Kind::Internal, "encode a snapshot", e)))?;
-        record::finish(&mut bytes, seq);
+        record::finish(&mut bytes, seq, &header.key);
         file.write_all_at(&bytes, end)?;
         segment.add(seq, bytes.len() as u64, group.len() as u64);
         end += bytes.len() as u64;

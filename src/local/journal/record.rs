@@ -4,16 +4,19 @@
 //! 0   4  marker, by which the next record is found again after damage
 //! 4   4  bytes of payload, little-endian
 //! 8   8  number, little-endian
-//! 16  4  first bytes of BLAKE3 over the sixteen before
-//! 20 16  first bytes of BLAKE3 over number and payload
+//! 16  4  first bytes of BLAKE3 over the sixteen before, with the key of the segment
+//! 20 16  first bytes of BLAKE3 over number and payload, with this key
 //! 36  .. payload: one version byte, then the changes in postcard
 //! ```
 //!
 //! Version 2 has the list of incomplete contents before the changes; version 1 has no such list.
 //! Version 3 is a record of a private mount, without the list.
 //!
-//! The head has a sum of its own, so that a damaged payload is skipped by its length and never
-//! searched for records: a file's name may hold any bytes, also those of a record.
+//! The head has a sum of its own, so that a damaged payload is skipped by its length. After a damaged head, the
+//! rest of the segment is searched for records. A file's name or attribute may hold any bytes, also those of a
+//! record; but a program does not know the key.
+
+use std::fmt;
 
 use super::Note;
 use crate::namespace::Change;
@@ -27,6 +30,44 @@ const TORN: u8 = 2;
 /// The encoding of changes of a private mount; the newest that this build reads.
 pub(super) const VERSION: u8 = 3;
 const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
+
+/// What the sums of a segment's records depend on.
+#[derive(Clone, Copy)]
+pub(super) enum Key {
+    /// Random bytes that only the segment's header holds.
+    Secret([u8; blake3::KEY_LEN]),
+    /// Nothing: a segment of version 1.
+    Public,
+}
+
+impl Key {
+    fn hasher(&self) -> blake3::Hasher {
+        match self {
+            Self::Secret(bytes) => blake3::Hasher::new_keyed(bytes),
+            Self::Public => blake3::Hasher::new(),
+        }
+    }
+
+    fn head_sum(&self, head: &[u8]) -> [u8; 4] {
+        let sum = self.hasher().update(head).finalize();
+        sum.as_bytes()[..4].try_into().expect("four bytes")
+    }
+
+    fn payload_sum(&self, seq: u64, payload: &[u8]) -> [u8; 16] {
+        let sum = self.hasher().update(&seq.to_le_bytes()).update(payload).finalize();
+        sum.as_bytes()[..16].try_into().expect("sixteen bytes")
+    }
+}
+
+impl fmt::Debug for Key {
+    /// Shows no secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Secret(_) => "Secret",
+            Self::Public => "Public",
+        })
+    }
+}
 
 /// Encodes a record without its number.
 pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcard::Error> {
@@ -43,21 +84,14 @@ pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcar
 }
 
 /// Completes an encoded record with its number and sums.
-pub(super) fn finish(bytes: &mut [u8], seq: u64) {
+pub(super) fn finish(bytes: &mut [u8], seq: u64, key: &Key) {
     let (head, payload) = bytes.split_at_mut(HEAD_BYTES);
     head[..4].copy_from_slice(&MARKER);
     head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     head[8..16].copy_from_slice(&seq.to_le_bytes());
-    let sum = blake3::hash(&head[..16]);
-    head[16..20].copy_from_slice(&sum.as_bytes()[..4]);
-    head[20..].copy_from_slice(&payload_sum(seq, payload));
-}
-
-fn payload_sum(seq: u64, payload: &[u8]) -> [u8; 16] {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update(&seq.to_le_bytes());
-    hasher.update(payload);
-    hasher.finalize().as_bytes()[..16].try_into().expect("sixteen bytes")
+    let sum = key.head_sum(&head[..16]);
+    head[16..20].copy_from_slice(&sum);
+    head[20..].copy_from_slice(&key.payload_sum(seq, payload));
 }
 
 /// What is at a position in a segment.
@@ -83,8 +117,8 @@ pub(super) enum SegmentFind<'a> {
     Nothing,
 }
 
-/// Classifies the beginning of `bytes`.
-pub(super) fn look(bytes: &[u8]) -> SegmentFind<'_> {
+/// Classifies the beginning of `bytes` in a segment with a key.
+pub(super) fn look<'a>(bytes: &'a [u8], key: &Key) -> SegmentFind<'a> {
     let Some(head) = bytes.get(..HEAD_BYTES) else {
         let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
         return if marked || MARKER.starts_with(bytes) {
@@ -93,15 +127,14 @@ pub(super) fn look(bytes: &[u8]) -> SegmentFind<'_> {
             SegmentFind::Nothing
         };
     };
-    let sum = blake3::hash(&head[..16]);
-    if head[..4] != MARKER || head[16..20] != sum.as_bytes()[..4] {
+    if head[..4] != MARKER || head[16..20] != key.head_sum(&head[..16]) {
         return SegmentFind::Nothing;
     }
     let length = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
     let seq = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
     let length = HEAD_BYTES + length;
     let Some(payload) = bytes.get(HEAD_BYTES..length) else { return SegmentFind::Short };
-    if head[20..] != payload_sum(seq, payload) || payload.is_empty() {
+    if head[20..] != key.payload_sum(seq, payload) || payload.is_empty() {
         return SegmentFind::Damaged { length };
     }
     SegmentFind::Good { seq, payload, length }

@@ -8,8 +8,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{self, Payload, SegmentFind};
-use super::segment::{self, Form, HEADER_BYTES, Segment};
+use super::record::{self, Key, Payload, SegmentFind};
+use super::segment::{self, Form, HEADER_BYTES, Header, Segment};
 use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
@@ -31,6 +31,8 @@ pub(super) struct Replayed {
 struct Scan {
     path: PathBuf,
     first: u64,
+    /// Its header; `None` if it is torn or damaged, so that no record can be read.
+    header: Option<Header>,
     /// Good records: number, range in the file, content.
     records: Vec<(u64, std::ops::Range<usize>, Payload)>,
     /// Positions before the last good record with something other than a record, or with a record
@@ -92,17 +94,21 @@ fn tidy(dir: &Path, superseded: &[(u64, Form)]) -> io::Result<()> {
 /// Reads one segment.
 fn scan(path: PathBuf, first: u64) -> Result<Scan> {
     let bytes = fs::read(&path).map_err(|e| failed("read the journal", &path, e))?;
-    let mut scan = Scan { path, first, records: Vec::new(), damaged: 0, torn_at: None };
-    match segment::version_of(&bytes) {
-        Some(version) if version > segment::VERSION => return Err(newer(&scan.path, version)),
-        Some(_) => {}
-        None => scan.damaged += u64::from(bytes.len() > HEADER_BYTES as usize),
+    let header = Header::read(&bytes);
+    let mut scan = Scan { path, first, header, records: Vec::new(), damaged: 0, torn_at: None };
+    let Some(header) = &scan.header else {
+        scan.damaged += u64::from(bytes.len() > HEADER_BYTES as usize);
+        return Ok(scan);
+    };
+    if header.version > segment::VERSION {
+        return Err(newer(&scan.path, header.version));
     }
-    let mut at = (HEADER_BYTES as usize).min(bytes.len());
+    scan.damaged += u64::from(header.damaged);
+    let mut at = (header.end() as usize).min(bytes.len());
     let mut last = first - 1;
     while at < bytes.len() {
         let rest = &bytes[at..];
-        match record::look(rest) {
+        match record::look(rest, &header.key) {
             SegmentFind::Good { seq, payload, length } if seq > last => {
                 match record::decode(payload) {
                     Ok(Ok(held)) => scan.records.push((seq, at..at + length, held)),
@@ -116,14 +122,13 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
                 scan.damaged += 1;
                 at += length;
             }
-            // Its payload is what is left, and is not searched for records: it may hold any bytes, also
-            // those of a record that a program has made.
+            // Its payload is what is left, and is not searched for records.
             SegmentFind::Short => {
                 scan.torn_at = Some(at as u64);
                 break;
             }
             SegmentFind::Nothing => {
-                if let Some(distance) = next_record(rest) {
+                if let Some(distance) = next_record(rest, &header.key) {
                     scan.damaged += 1;
                     at += distance;
                 } else {
@@ -138,11 +143,12 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
 }
 
 /// Finds the next whole record in bytes that do not begin with one.
-fn next_record(bytes: &[u8]) -> Option<usize> {
+fn next_record(bytes: &[u8], key: &Key) -> Option<usize> {
     let mut at = 0;
     loop {
         at += record::next_marker(&bytes[at..])?;
-        if let SegmentFind::Good { .. } | SegmentFind::Damaged { .. } = record::look(&bytes[at..]) {
+        let found = record::look(&bytes[at..], key);
+        if matches!(found, SegmentFind::Good { .. } | SegmentFind::Damaged { .. }) {
             return Some(at);
         }
     }
@@ -223,8 +229,9 @@ fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
 fn rewrite(dir: &Path, scan: &Scan) -> io::Result<()> {
     let bytes = fs::read(&scan.path)?;
     let next = scan.path.with_extension("tmp");
-    let file = segment::create_file(&next)?;
-    let mut end = HEADER_BYTES;
+    let header = scan.header.as_ref().ok_or(io::ErrorKind::InvalidData)?;
+    let file = segment::create_file(&next, header)?;
+    let mut end = header.end();
     for (_, place, _) in &scan.records {
         let record = bytes.get(place.clone()).ok_or(io::ErrorKind::UnexpectedEof)?;
         file.write_all_at(record, end)?;

@@ -3,20 +3,34 @@
 //! ```text
 //! 0   8  "hearthJ\n"
 //! 8   4  format version, little-endian
-//! 12  4  first bytes of BLAKE3 over the twelve before
-//! 16  .. records, see `record`
+//! 12 32  the key of the records' sums, random
+//! 44  4  first bytes of BLAKE3 over the 44 before
+//! 48 48  the same again: without the key, no record can be read
+//! 96  .. records, see `record`
 //! ```
+//!
+//! A header of version 1 has no key: its sum is at 12, and the records begin at 16. This build reads
+//! such segments, and writes none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use super::record::Key;
+use crate::task;
+
 /// The bytes before the first record.
-pub(super) const HEADER_BYTES: u64 = 16;
+pub(super) const HEADER_BYTES: u64 = 2 * COPY_BYTES as u64;
 /// The format that this build writes, and the newest it reads.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"hearthJ\n";
+/// The bytes of each copy of the header, and those before its sum.
+const COPY_BYTES: usize = 48;
+const SUMMED_BYTES: usize = COPY_BYTES - 4;
+/// The bytes of a header of version 1, and those before its sum.
+const V1_BYTES: usize = 16;
+const V1_SUMMED_BYTES: usize = V1_BYTES - 4;
 
 /// The known facts about one segment.
 #[derive(Debug, Clone)]
@@ -116,39 +130,94 @@ pub(super) fn parse_name(name: &str) -> Option<(u64, Form)> {
     u64::from_str_radix(number, 16).ok().filter(|first| *first > 0).map(|first| (first, form))
 }
 
-/// Makes a new segment for records from `first` on.
+/// Makes a new segment for records from `first` on. Also returns the key of its records.
 ///
 /// An existing file of that name holds only unacknowledged bytes, and is replaced.
-pub(super) fn create(dir: &Path, first: u64) -> io::Result<(Segment, File)> {
+pub(super) fn create(dir: &Path, first: u64) -> io::Result<(Segment, File, Key)> {
     let path = path_of(dir, first, Form::Log);
-    let file = create_file(&path)?;
-    Ok((Segment::new(path, first), file))
+    let header = Header::random();
+    let file = create_file(&path, &header)?;
+    Ok((Segment::new(path, first), file, header.key))
 }
 
-/// Makes a file with nothing but the header.
-pub(super) fn create_file(path: &Path) -> io::Result<File> {
+/// Makes a file with nothing but a header.
+pub(super) fn create_file(path: &Path, header: &Header) -> io::Result<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    if let Err(e) = file.write_all_at(&header(), 0) {
+    if let Err(e) = file.write_all_at(&header.bytes(), 0) {
         drop(fs::remove_file(path));
         return Err(e);
     }
     Ok(file)
 }
 
-fn header() -> [u8; HEADER_BYTES as usize] {
-    let mut bytes = [0; HEADER_BYTES as usize];
-    bytes[..8].copy_from_slice(MAGIC);
-    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-    let sum = blake3::hash(&bytes[..12]);
-    bytes[12..].copy_from_slice(&sum.as_bytes()[..4]);
-    bytes
+/// What precedes the records of a segment.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) version: u32,
+    pub(super) key: Key,
+    /// Whether one of its two copies is damaged.
+    pub(super) damaged: bool,
 }
 
-/// Reads the version of a segment; `None` when the header is torn or damaged.
-pub(super) fn version_of(bytes: &[u8]) -> Option<u32> {
-    let header = bytes.get(..HEADER_BYTES as usize)?;
-    let sum = blake3::hash(&header[..12]);
-    if header[..8] != MAGIC[..] || header[12..] != sum.as_bytes()[..4] {
+impl Header {
+    /// Returns one for a new segment.
+    pub(super) fn random() -> Self {
+        let mut key = [0; blake3::KEY_LEN];
+        for part in key.chunks_exact_mut(8) {
+            part.copy_from_slice(&task::random_u64().to_le_bytes());
+        }
+        Self { version: VERSION, key: Key::Secret(key), damaged: false }
+    }
+
+    /// Reads the header of a segment; `None` if it is torn or damaged.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let copies = [0, COPY_BYTES].map(|at| copy(bytes.get(at..at + COPY_BYTES)?));
+        let damaged = bytes.len() >= 2 * COPY_BYTES && copies[0] != copies[1];
+        let keyed = copies.into_iter().flatten().next();
+        let keyed = keyed.map(|(version, key)| Self { version, key: Key::Secret(key), damaged });
+        keyed.or_else(|| {
+            let is_v1 = version_of(bytes, V1_SUMMED_BYTES)? == 1;
+            is_v1.then_some(Self { version: 1, key: Key::Public, damaged: false })
+        })
+    }
+
+    /// Returns where the records begin.
+    pub(super) fn end(&self) -> u64 {
+        match self.key {
+            Key::Secret(_) => HEADER_BYTES,
+            Key::Public => V1_BYTES as u64,
+        }
+    }
+
+    /// Encodes it.
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_BYTES as usize);
+        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        let copies = match &self.key {
+            Key::Secret(key) => {
+                bytes.extend_from_slice(key);
+                2
+            }
+            Key::Public => 1,
+        };
+        let sum = blake3::hash(&bytes);
+        bytes.extend_from_slice(&sum.as_bytes()[..4]);
+        bytes.repeat(copies)
+    }
+}
+
+/// Reads a copy of a header with a key.
+fn copy(bytes: &[u8]) -> Option<(u32, [u8; blake3::KEY_LEN])> {
+    let version = version_of(bytes, SUMMED_BYTES)?;
+    let key = bytes[V1_SUMMED_BYTES..SUMMED_BYTES].try_into().expect("as long as a key");
+    Some((version, key))
+}
+
+/// Returns the version of a header whose sum is over the first `summed` bytes, and follows them.
+fn version_of(bytes: &[u8], summed: usize) -> Option<u32> {
+    let (header, sum) = bytes.get(..summed + 4)?.split_at(summed);
+    if header[..8] != MAGIC[..] || sum != &blake3::hash(header).as_bytes()[..4] {
         return None;
     }
     Some(u32::from_le_bytes(header[8..12].try_into().expect("four bytes")))
