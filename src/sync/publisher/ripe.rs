@@ -58,7 +58,9 @@ impl Publisher {
             let until = match collected {
                 None => Some(delay),
                 // Nodes that learn of each other at the same time must not commit at the same time.
-                Some(before) if delay > before => Some(before + task::random_part(delay - before)),
+                Some(before) if delay > before => {
+                    Some(before + task::random_part(delay.saturating_sub(before)))
+                }
                 Some(_) => None,
             };
             if let Some(until) = until {
