@@ -27,7 +27,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::ack::AckFile;
-use self::record::Key;
+use self::record::SumKey;
 use self::segment::Segment;
 use super::dir::{CacheDir, sync_dir};
 use crate::digest::Digest;
@@ -106,7 +106,7 @@ struct State {
 struct Active {
     file: Arc<File>,
     end: u64,
-    key: Key,
+    key: SumKey,
 }
 
 impl Journal {

@@ -33,14 +33,14 @@ const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
 
 /// What the sums of a segment's records depend on.
 #[derive(Clone, Copy)]
-pub(super) enum Key {
+pub(super) enum SumKey {
     /// Random bytes that only the segment's header holds.
     Secret([u8; blake3::KEY_LEN]),
     /// Nothing: a segment of version 1.
     Public,
 }
 
-impl Key {
+impl SumKey {
     fn hasher(&self) -> blake3::Hasher {
         match self {
             Self::Secret(bytes) => blake3::Hasher::new_keyed(bytes),
@@ -59,7 +59,7 @@ impl Key {
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SumKey {
     /// Shows no secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -84,7 +84,7 @@ pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcar
 }
 
 /// Completes an encoded record with its number and sums.
-pub(super) fn finish(bytes: &mut [u8], seq: u64, key: &Key) {
+pub(super) fn finish(bytes: &mut [u8], seq: u64, key: &SumKey) {
     let (head, payload) = bytes.split_at_mut(HEAD_BYTES);
     head[..4].copy_from_slice(&MARKER);
     head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
@@ -118,7 +118,7 @@ pub(super) enum SegmentFind<'a> {
 }
 
 /// Classifies the beginning of `bytes` in a segment with a key.
-pub(super) fn look<'a>(bytes: &'a [u8], key: &Key) -> SegmentFind<'a> {
+pub(super) fn look<'a>(bytes: &'a [u8], key: &SumKey) -> SegmentFind<'a> {
     let Some(head) = bytes.get(..HEAD_BYTES) else {
         let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
         return if marked || MARKER.starts_with(bytes) {

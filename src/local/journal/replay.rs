@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{self, Key, Payload, SegmentFind};
+use super::record::{self, Payload, SegmentFind, SumKey};
 use super::segment::{self, Form, HEADER_BYTES, Header, Segment};
 use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
@@ -143,7 +143,7 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
 }
 
 /// Finds the next whole record in bytes that do not begin with one.
-fn next_record(bytes: &[u8], key: &Key) -> Option<usize> {
+fn next_record(bytes: &[u8], key: &SumKey) -> Option<usize> {
     let mut at = 0;
     loop {
         at += record::next_marker(&bytes[at..])?;

@@ -17,7 +17,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use super::record::Key;
+use super::record::SumKey;
 use crate::task;
 
 /// The bytes before the first record.
@@ -133,7 +133,7 @@ pub(super) fn parse_name(name: &str) -> Option<(u64, Form)> {
 /// Makes a new segment for records from `first` on. Also returns the key of its records.
 ///
 /// An existing file of that name holds only unacknowledged bytes, and is replaced.
-pub(super) fn create(dir: &Path, first: u64) -> io::Result<(Segment, File, Key)> {
+pub(super) fn create(dir: &Path, first: u64) -> io::Result<(Segment, File, SumKey)> {
     let path = path_of(dir, first, Form::Log);
     let header = Header::random();
     let file = create_file(&path, &header)?;
@@ -154,7 +154,7 @@ pub(super) fn create_file(path: &Path, header: &Header) -> io::Result<File> {
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) version: u32,
-    pub(super) key: Key,
+    pub(super) key: SumKey,
     /// Whether one of its two copies is damaged.
     pub(super) damaged: bool,
 }
@@ -166,7 +166,7 @@ impl Header {
         for part in key.chunks_exact_mut(8) {
             part.copy_from_slice(&task::random_u64().to_le_bytes());
         }
-        Self { version: VERSION, key: Key::Secret(key), damaged: false }
+        Self { version: VERSION, key: SumKey::Secret(key), damaged: false }
     }
 
     /// Reads the header of a segment; `None` if it is torn or damaged.
@@ -174,18 +174,18 @@ impl Header {
         let copies = [0, COPY_BYTES].map(|at| copy(bytes.get(at..at + COPY_BYTES)?));
         let damaged = bytes.len() >= 2 * COPY_BYTES && copies[0] != copies[1];
         let keyed = copies.into_iter().flatten().next();
-        let keyed = keyed.map(|(version, key)| Self { version, key: Key::Secret(key), damaged });
+        let keyed = keyed.map(|(version, key)| Self { version, key: SumKey::Secret(key), damaged });
         keyed.or_else(|| {
             let is_v1 = version_of(bytes, V1_SUMMED_BYTES)? == 1;
-            is_v1.then_some(Self { version: 1, key: Key::Public, damaged: false })
+            is_v1.then_some(Self { version: 1, key: SumKey::Public, damaged: false })
         })
     }
 
     /// Returns where the records begin.
     pub(super) fn end(&self) -> u64 {
         match self.key {
-            Key::Secret(_) => HEADER_BYTES,
-            Key::Public => V1_BYTES as u64,
+            SumKey::Secret(_) => HEADER_BYTES,
+            SumKey::Public => V1_BYTES as u64,
         }
     }
 
@@ -195,11 +195,11 @@ impl Header {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.version.to_le_bytes());
         let copies = match &self.key {
-            Key::Secret(key) => {
+            SumKey::Secret(key) => {
                 bytes.extend_from_slice(key);
                 2
             }
-            Key::Public => 1,
+            SumKey::Public => 1,
         };
         let sum = blake3::hash(&bytes);
         bytes.extend_from_slice(&sum.as_bytes()[..4]);

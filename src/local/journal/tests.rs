@@ -143,9 +143,9 @@ fn p9_self_healing_one_damaged_record_costs_one_record() {
 /// the journal.
 fn carrier(n: u64, seq: u64, padding: usize) -> Change {
     let mut forged = record::encode(&[change(666)], &Note::default()).unwrap();
-    record::finish(&mut forged, seq, &Key::Public);
+    record::finish(&mut forged, seq, &SumKey::Public);
     let mut other = record::encode(&[change(667)], &Note::default()).unwrap();
-    record::finish(&mut other, seq, &Key::Secret([7; blake3::KEY_LEN]));
+    record::finish(&mut other, seq, &SumKey::Secret([7; blake3::KEY_LEN]));
     forged.extend(other);
     forged.extend(vec![b'A'; padding]);
     let mut entry = Entry::directory(0, 0, 0, Time::default());
@@ -230,7 +230,7 @@ fn p4_local_durable_a_journal_of_version_1_is_replayed() {
     segment.extend_from_slice(&sum.as_bytes()[..4]);
     for n in 1..=3 {
         let mut record = record::encode(&[change(n)], &Note::default()).unwrap();
-        record::finish(&mut record, n, &Key::Public);
+        record::finish(&mut record, n, &SumKey::Public);
         segment.extend(record);
     }
     let path = segment::path_of(&fixture.path(), 1, segment::Form::Log);
