@@ -3,14 +3,16 @@
 //! ```text
 //! 0   8  "hearthJ\n"
 //! 8   4  format version, little-endian
-//! 12 32  the key of the records' sums, random
-//! 44  4  first bytes of BLAKE3 over the 44 before
-//! 48 48  the same again: without the key, no record can be read
-//! 96  .. records, see `record`
+//! 12  4  first bytes of BLAKE3 over the twelve before
+//! 16 32  the key of the records' sums, random
+//! 48  4  first bytes of BLAKE3 over the 48 before
+//! 52 52  the same again: without the key, no record can be read
+//! 104 .. records, see `record`
 //! ```
 //!
-//! A header of version 1 has no key: its sum is at 12, and the records begin at 16. This build reads
-//! such segments, and writes none.
+//! A header of version 1 ends before the key, and the records begin there. This build reads such
+//! segments, and writes none. Every later version begins with the same 16 bytes, so that every build
+//! recognizes what it cannot read.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -25,12 +27,11 @@ pub(super) const HEADER_BYTES: u64 = 2 * COPY_BYTES as u64;
 /// The format that this build writes, and the newest it reads.
 pub(super) const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"hearthJ\n";
-/// The bytes of each copy of the header, and those before its sum.
-const COPY_BYTES: usize = 48;
-const SUMMED_BYTES: usize = COPY_BYTES - 4;
-/// The bytes of a header of version 1, and those before its sum.
-const V1_BYTES: usize = 16;
-const V1_SUMMED_BYTES: usize = V1_BYTES - 4;
+/// The bytes of each copy of the header.
+const COPY_BYTES: usize = START_BYTES + blake3::KEY_LEN + SUM_BYTES;
+/// The bytes before the key, which are a whole header of version 1.
+const START_BYTES: usize = 8 + 4 + SUM_BYTES;
+const SUM_BYTES: usize = 4;
 
 /// The known facts about one segment.
 #[derive(Debug, Clone)]
@@ -171,21 +172,20 @@ impl Header {
 
     /// Reads the header of a segment; `None` if it is torn or damaged.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
-        let copies = [0, COPY_BYTES].map(|at| copy(bytes.get(at..at + COPY_BYTES)?));
+        if let Some(version) = version_of(bytes).filter(|version| *version != VERSION) {
+            return Some(Self { version, key: SumKey::Public, damaged: false });
+        }
+        let copies = [0, COPY_BYTES].map(|at| key_of(bytes.get(at..at + COPY_BYTES)?));
         let damaged = bytes.len() >= 2 * COPY_BYTES && copies[0] != copies[1];
-        let keyed = copies.into_iter().flatten().next();
-        let keyed = keyed.map(|(version, key)| Self { version, key: SumKey::Secret(key), damaged });
-        keyed.or_else(|| {
-            let is_v1 = version_of(bytes, V1_SUMMED_BYTES)? == 1;
-            is_v1.then_some(Self { version: 1, key: SumKey::Public, damaged: false })
-        })
+        let key = SumKey::Secret(copies.into_iter().flatten().next()?);
+        Some(Self { version: VERSION, key, damaged })
     }
 
     /// Returns where the records begin.
     pub(super) fn end(&self) -> u64 {
         match self.key {
             SumKey::Secret(_) => HEADER_BYTES,
-            SumKey::Public => V1_BYTES as u64,
+            SumKey::Public => START_BYTES as u64,
         }
     }
 
@@ -194,31 +194,36 @@ impl Header {
         let mut bytes = Vec::with_capacity(HEADER_BYTES as usize);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&self.version.to_le_bytes());
-        let copies = match &self.key {
+        bytes.extend_from_slice(&sum(&bytes));
+        match &self.key {
             SumKey::Secret(key) => {
                 bytes.extend_from_slice(key);
-                2
+                bytes.extend_from_slice(&sum(&bytes));
+                bytes.repeat(2)
             }
-            SumKey::Public => 1,
-        };
-        let sum = blake3::hash(&bytes);
-        bytes.extend_from_slice(&sum.as_bytes()[..4]);
-        bytes.repeat(copies)
+            SumKey::Public => bytes,
+        }
     }
 }
 
-/// Reads a copy of a header with a key.
-fn copy(bytes: &[u8]) -> Option<(u32, [u8; blake3::KEY_LEN])> {
-    let version = version_of(bytes, SUMMED_BYTES)?;
-    let key = bytes[V1_SUMMED_BYTES..SUMMED_BYTES].try_into().expect("as long as a key");
-    Some((version, key))
+fn sum(bytes: &[u8]) -> [u8; SUM_BYTES] {
+    blake3::hash(bytes).as_bytes()[..SUM_BYTES].try_into().expect("as long as a sum")
 }
 
-/// Returns the version of a header whose sum is over the first `summed` bytes, and follows them.
-fn version_of(bytes: &[u8], summed: usize) -> Option<u32> {
-    let (header, sum) = bytes.get(..summed + 4)?.split_at(summed);
-    if header[..8] != MAGIC[..] || sum != &blake3::hash(header).as_bytes()[..4] {
-        return None;
-    }
-    Some(u32::from_le_bytes(header[8..12].try_into().expect("four bytes")))
+/// Returns what precedes the sum at the end of `bytes`, if the sum is right.
+fn summed(bytes: &[u8]) -> Option<&[u8]> {
+    let (body, found) = bytes.split_at_checked(bytes.len().checked_sub(SUM_BYTES)?)?;
+    (found == sum(body)).then_some(body)
+}
+
+/// Reads the key of one copy of a header of the present version.
+fn key_of(copy: &[u8]) -> Option<[u8; blake3::KEY_LEN]> {
+    let body = summed(copy)?;
+    (version_of(body)? == VERSION).then(|| body[START_BYTES..].try_into().expect("only the key"))
+}
+
+/// Reads the version of a header.
+fn version_of(header: &[u8]) -> Option<u32> {
+    let version = summed(header.get(..START_BYTES)?)?.strip_prefix(MAGIC)?;
+    Some(u32::from_le_bytes(version.try_into().expect("four bytes")))
 }
