@@ -6,12 +6,14 @@
 //! A record is one atomic group of changes. Records lie in *segments*, files named by the sequence
 //! number of their first record: `<16 hex>.log`, or `.snap` for a *snapshot*, which replaces
 //! everything with smaller numbers. Numbers only grow; a run never appends to a segment of an
-//! earlier one. `ack` holds the number up to which everything is uploaded.
+//! earlier one. `ack` holds the number up to which everything is uploaded, `key` what the sums of records
+//! depend on.
 //!
 //! Keeps P4 local-durable and P5 in-order.
 
 mod ack;
 mod compact;
+mod key;
 mod record;
 mod replay;
 mod segment;
@@ -27,7 +29,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use self::ack::AckFile;
-use self::record::SumKey;
+use self::key::{SumKey, SumKeyFile};
 use self::segment::Segment;
 use super::dir::{CacheDir, sync_dir};
 use crate::digest::Digest;
@@ -79,6 +81,7 @@ pub type Torn = (Digest, Check);
 pub struct Journal {
     path: PathBuf,
     ack: AckFile,
+    key: SumKey,
     state: Mutex<State>,
     /// A segment of this size gets no further records.
     segment_bytes: u64,
@@ -106,7 +109,6 @@ struct State {
 struct Active {
     file: Arc<File>,
     end: u64,
-    key: SumKey,
 }
 
 impl Journal {
@@ -125,7 +127,12 @@ impl Journal {
         let path = dir.path().join("journal");
         let ack = AckFile::open(&path).map_err(|e| failed("open the journal", &path, e))?;
         let acked = ack.value();
-        let replayed = replay::replay(&path, acked)?;
+        let file =
+            SumKeyFile::read(&path).map_err(|e| failed("read the key of the journal", &path, e))?;
+        let key = file.key();
+        let replayed = replay::replay(&path, acked, &key)?;
+        // Only now: a journal of a newer format may have another kind of key.
+        file.keep(&path).map_err(|e| failed("write the key of the journal", &path, e))?;
         let next = replayed.last.max(acked) + 1;
         let state = State {
             segments: replayed.segments,
@@ -137,7 +144,7 @@ impl Journal {
         };
         let (compacting, syncing) = (Mutex::new(()), Mutex::new(()));
         let journal =
-            Self { path, ack, state: Mutex::new(state), segment_bytes, compacting, syncing };
+            Self { path, ack, key, state: Mutex::new(state), segment_bytes, compacting, syncing };
         Ok((journal, replayed.records))
     }
 
@@ -168,12 +175,12 @@ impl Journal {
         }
         let mut state = self.state.lock();
         let seq = state.next;
+        record::finish(&mut bytes, seq, &self.key);
         if state.active.is_none() {
             self.begin_segment(&mut state)
                 .map_err(|e| failed("begin a segment of the journal", &self.path, e))?;
         }
         let active = state.active.as_mut().expect("a segment was begun if there was none");
-        record::finish(&mut bytes, seq, &active.key);
         // At a fixed offset, so that the next record overwrites what a failed write left behind.
         if let Err(e) = active.file.write_all_at(&bytes, active.end) {
             let end = active.end;
@@ -280,7 +287,7 @@ impl Journal {
     }
 
     fn begin_segment(&self, state: &mut State) -> io::Result<()> {
-        let (segment, file, key) = segment::create(&self.path, state.next)?;
+        let (segment, file) = segment::create(&self.path, state.next)?;
         let file = Arc::new(file);
         // Bounded: a run of segments without a sync is given to the kernel to write.
         if state.unsynced.len() >= UNSYNCED_SEGMENTS {
@@ -289,7 +296,7 @@ impl Journal {
         }
         state.unsynced.push(Arc::clone(&file));
         state.dir_unsynced = true;
-        state.active = Some(Active { file, end: segment::HEADER_BYTES, key });
+        state.active = Some(Active { file, end: segment::HEADER_BYTES });
         // A segment without a record, because the write failed, is replaced by this one of the same name.
         state.segments.retain(|old| !old.is_empty());
         state.segments.push_back(segment);

@@ -4,8 +4,9 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
+use super::key::SumKey;
 use super::record;
-use super::segment::{self, Form, Header, Segment};
+use super::segment::{self, Form, HEADER_BYTES, Segment};
 use super::{Journal, Note, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
@@ -54,10 +55,11 @@ impl Journal {
         };
         let path = segment::path_of(&self.path, first, Form::Snapshot);
         let next = path.with_extension("tmp");
-        let written = write_snapshot(&next, first, live().into_iter()).and_then(|segment| {
-            fs::rename(&next, &path)?;
-            Ok(segment)
-        });
+        let written =
+            write_snapshot(&next, first, live().into_iter(), &self.key).and_then(|segment| {
+                fs::rename(&next, &path)?;
+                Ok(segment)
+            });
         let mut snapshot = match written {
             Ok(segment) => segment,
             Err(e) => {
@@ -86,11 +88,11 @@ fn write_snapshot(
     path: &std::path::Path,
     first: u64,
     live: impl Iterator<Item = (Change, bool)>,
+    key: &SumKey,
 ) -> io::Result<Segment> {
-    let header = Header::random();
-    let file = segment::create_file(path, &header)?;
+    let file = segment::create_file(path, segment::VERSION)?;
     let mut segment = Segment::new(path.to_owned(), first);
-    let mut end = header.end();
+    let mut end = HEADER_BYTES;
     let mut seq = first;
     let mut live = live.peekable();
     while let Some((_, private)) = live.peek() {
@@ -103,7 +105,7 @@ fn write_snapshot(
         }
         let mut bytes = record::encode(&group, &Note { torn: Vec::new(), private })
             .map_err(|e| io::Error::other(Error::with(Kind::Internal, "encode a snapshot", e)))?;
-        record::finish(&mut bytes, seq, &header.key);
+        record::finish(&mut bytes, seq, key);
         file.write_all_at(&bytes, end)?;
         segment.add(seq, bytes.len() as u64, group.len() as u64);
         end += bytes.len() as u64;

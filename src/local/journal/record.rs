@@ -4,7 +4,7 @@
 //! 0   4  marker, by which the next record is found again after damage
 //! 4   4  bytes of payload, little-endian
 //! 8   8  number, little-endian
-//! 16  4  first bytes of BLAKE3 over the sixteen before, with the key of the segment
+//! 16  4  first bytes of BLAKE3 over the sixteen before, with the key of the journal
 //! 20 16  first bytes of BLAKE3 over number and payload, with this key
 //! 36  .. payload: one version byte, then the changes in postcard
 //! ```
@@ -14,11 +14,10 @@
 //!
 //! The head has a sum of its own, so that a damaged payload is skipped by its length. After a damaged head, the
 //! rest of the segment is searched for records. A file's name or attribute may hold any bytes, also those of a
-//! record; but a program does not know the key.
-
-use std::fmt;
+//! record; but a program does not know the key. The sums of a segment of version 1 have no key.
 
 use super::Note;
+use super::key::SumKey;
 use crate::namespace::Change;
 
 /// The bytes before the payload.
@@ -30,44 +29,6 @@ const TORN: u8 = 2;
 /// The encoding of changes of a private mount; the newest that this build reads.
 pub(super) const VERSION: u8 = 3;
 const MARKER: [u8; 4] = [0xf1, 0x9e, 0xa7, 0x4a];
-
-/// What the sums of a segment's records depend on.
-#[derive(Clone, Copy)]
-pub(super) enum SumKey {
-    /// Random bytes that only the segment's header holds.
-    Secret([u8; blake3::KEY_LEN]),
-    /// Nothing: a segment of version 1.
-    Public,
-}
-
-impl SumKey {
-    fn hasher(&self) -> blake3::Hasher {
-        match self {
-            Self::Secret(bytes) => blake3::Hasher::new_keyed(bytes),
-            Self::Public => blake3::Hasher::new(),
-        }
-    }
-
-    fn head_sum(&self, head: &[u8]) -> [u8; 4] {
-        let sum = self.hasher().update(head).finalize();
-        sum.as_bytes()[..4].try_into().expect("four bytes")
-    }
-
-    fn payload_sum(&self, seq: u64, payload: &[u8]) -> [u8; 16] {
-        let sum = self.hasher().update(&seq.to_le_bytes()).update(payload).finalize();
-        sum.as_bytes()[..16].try_into().expect("sixteen bytes")
-    }
-}
-
-impl fmt::Debug for SumKey {
-    /// Shows no secret.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Secret(_) => "Secret",
-            Self::Public => "Public",
-        })
-    }
-}
 
 /// Encodes a record without its number.
 pub(super) fn encode(changes: &[Change], note: &Note) -> Result<Vec<u8>, postcard::Error> {
@@ -89,9 +50,19 @@ pub(super) fn finish(bytes: &mut [u8], seq: u64, key: &SumKey) {
     head[..4].copy_from_slice(&MARKER);
     head[4..8].copy_from_slice(&(payload.len() as u32).to_le_bytes());
     head[8..16].copy_from_slice(&seq.to_le_bytes());
-    let sum = key.head_sum(&head[..16]);
+    let sum = head_sum(key, &head[..16]);
     head[16..20].copy_from_slice(&sum);
-    head[20..].copy_from_slice(&key.payload_sum(seq, payload));
+    head[20..].copy_from_slice(&payload_sum(key, seq, payload));
+}
+
+fn head_sum(key: &SumKey, head: &[u8]) -> [u8; 4] {
+    let sum = key.hasher().update(head).finalize();
+    sum.as_bytes()[..4].try_into().expect("four bytes")
+}
+
+fn payload_sum(key: &SumKey, seq: u64, payload: &[u8]) -> [u8; 16] {
+    let sum = key.hasher().update(&seq.to_le_bytes()).update(payload).finalize();
+    sum.as_bytes()[..16].try_into().expect("sixteen bytes")
 }
 
 /// What is at a position in a segment.
@@ -117,7 +88,7 @@ pub(super) enum SegmentFind<'a> {
     Nothing,
 }
 
-/// Classifies the beginning of `bytes` in a segment with a key.
+/// Classifies the beginning of `bytes` in a segment whose sums have this key.
 pub(super) fn look<'a>(bytes: &'a [u8], key: &SumKey) -> SegmentFind<'a> {
     let Some(head) = bytes.get(..HEAD_BYTES) else {
         let marked = bytes.len() >= 4 && bytes[..4] == MARKER;
@@ -127,14 +98,14 @@ pub(super) fn look<'a>(bytes: &'a [u8], key: &SumKey) -> SegmentFind<'a> {
             SegmentFind::Nothing
         };
     };
-    if head[..4] != MARKER || head[16..20] != key.head_sum(&head[..16]) {
+    if head[..4] != MARKER || head[16..20] != head_sum(key, &head[..16]) {
         return SegmentFind::Nothing;
     }
     let length = u32::from_le_bytes(head[4..8].try_into().expect("four bytes")) as usize;
     let seq = u64::from_le_bytes(head[8..16].try_into().expect("eight bytes"));
     let length = HEAD_BYTES + length;
     let Some(payload) = bytes.get(HEAD_BYTES..length) else { return SegmentFind::Short };
-    if head[20..] != key.payload_sum(seq, payload) || payload.is_empty() {
+    if head[20..] != payload_sum(key, seq, payload) || payload.is_empty() {
         return SegmentFind::Damaged { length };
     }
     SegmentFind::Good { seq, payload, length }

@@ -8,8 +8,9 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-use super::record::{self, Payload, SegmentFind, SumKey};
-use super::segment::{self, Form, HEADER_BYTES, Header, Segment};
+use super::key::SumKey;
+use super::record::{self, Payload, SegmentFind};
+use super::segment::{self, Form, HEADER_BYTES, Segment};
 use super::{Record, Seq, failed};
 use crate::error::{Error, Kind, Result};
 use crate::local::dir::sync_dir;
@@ -31,8 +32,8 @@ pub(super) struct Replayed {
 struct Scan {
     path: PathBuf,
     first: u64,
-    /// Its header; `None` if it is torn or damaged, so that no record can be read.
-    header: Option<Header>,
+    /// Its version; the present one if the header is damaged.
+    version: u32,
     /// Good records: number, range in the file, content.
     records: Vec<(u64, std::ops::Range<usize>, Payload)>,
     /// Positions before the last good record with something other than a record, or with a record
@@ -42,15 +43,15 @@ struct Scan {
     torn_at: Option<u64>,
 }
 
-/// Reads all segments in `dir`.
-pub(super) fn replay(dir: &Path, acked: u64) -> Result<Replayed> {
+/// Reads all segments in `dir`, whose sums have this key.
+pub(super) fn replay(dir: &Path, acked: u64, key: &SumKey) -> Result<Replayed> {
     let mut names = list(dir).map_err(|e| failed("list the journal", dir, e))?;
     names.sort_unstable_by_key(|(first, _)| *first);
     let snapshot = names.iter().rposition(|(_, form)| *form == Form::Snapshot).unwrap_or(0);
     let superseded: Vec<_> = names.drain(..snapshot).collect();
     let mut scans = Vec::new();
     for (first, form) in names {
-        scans.push(scan(segment::path_of(dir, first, form), first)?);
+        scans.push(scan(segment::path_of(dir, first, form), first, key)?);
     }
     tidy(dir, &superseded).map_err(|e| failed("tidy the journal", dir, e))?;
     let mut replayed = Replayed { segments: VecDeque::new(), records: Vec::new(), last: 0 };
@@ -92,23 +93,21 @@ fn tidy(dir: &Path, superseded: &[(u64, Form)]) -> io::Result<()> {
 }
 
 /// Reads one segment.
-fn scan(path: PathBuf, first: u64) -> Result<Scan> {
+fn scan(path: PathBuf, first: u64, key: &SumKey) -> Result<Scan> {
     let bytes = fs::read(&path).map_err(|e| failed("read the journal", &path, e))?;
-    let header = Header::read(&bytes);
-    let mut scan = Scan { path, first, header, records: Vec::new(), damaged: 0, torn_at: None };
-    let Some(header) = &scan.header else {
-        scan.damaged += u64::from(bytes.len() > HEADER_BYTES as usize);
-        return Ok(scan);
-    };
-    if header.version > segment::VERSION {
-        return Err(newer(&scan.path, header.version));
+    let found = segment::version_of(&bytes);
+    let version = found.unwrap_or(segment::VERSION);
+    let mut scan = Scan { path, first, version, records: Vec::new(), damaged: 0, torn_at: None };
+    if version > segment::VERSION {
+        return Err(newer(&scan.path, version));
     }
-    scan.damaged += u64::from(header.damaged);
-    let mut at = (header.end() as usize).min(bytes.len());
+    let key = if version == 1 { &SumKey::Public } else { key };
+    scan.damaged += u64::from(found.is_none() && bytes.len() > HEADER_BYTES as usize);
+    let mut at = (HEADER_BYTES as usize).min(bytes.len());
     let mut last = first - 1;
     while at < bytes.len() {
         let rest = &bytes[at..];
-        match record::look(rest, &header.key) {
+        match record::look(rest, key) {
             SegmentFind::Good { seq, payload, length } if seq > last => {
                 match record::decode(payload) {
                     Ok(Ok(held)) => scan.records.push((seq, at..at + length, held)),
@@ -128,7 +127,7 @@ fn scan(path: PathBuf, first: u64) -> Result<Scan> {
                 break;
             }
             SegmentFind::Nothing => {
-                if let Some(distance) = next_record(rest, &header.key) {
+                if let Some(distance) = next_record(rest, key) {
                     scan.damaged += 1;
                     at += distance;
                 } else {
@@ -229,9 +228,8 @@ fn set_aside(dir: &Path, scan: &Scan) -> io::Result<()> {
 fn rewrite(dir: &Path, scan: &Scan) -> io::Result<()> {
     let bytes = fs::read(&scan.path)?;
     let next = scan.path.with_extension("tmp");
-    let header = scan.header.as_ref().ok_or(io::ErrorKind::InvalidData)?;
-    let file = segment::create_file(&next, header)?;
-    let mut end = header.end();
+    let file = segment::create_file(&next, scan.version)?;
+    let mut end = HEADER_BYTES;
     for (_, place, _) in &scan.records {
         let record = bytes.get(place.clone()).ok_or(io::ErrorKind::UnexpectedEof)?;
         file.write_all_at(record, end)?;

@@ -11,6 +11,15 @@ use crate::stamp::{NodeId, Stamp};
 
 const STEP_MS: u64 = 20;
 
+/// Starts a node on a new store.
+async fn started() -> (World, Node) {
+    let world = World::new();
+    let node = world.node();
+    node.engine.start();
+    assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+    (world, node)
+}
+
 /// Lets a node publish five files a second while other nodes make `others` commits a second;
 /// returns how many commits it made in the last ten seconds.
 async fn publish_beside(world: &World, node: &Node, seconds: u64, others: u64) -> u64 {
@@ -44,10 +53,7 @@ async fn publish_beside(world: &World, node: &Node, seconds: u64, others: u64) -
 #[test]
 fn a_publisher_follows_the_pace_of_the_log() {
     run(async {
-        let world = World::new();
-        let node = world.node();
-        node.engine.start();
-        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        let (world, node) = started().await;
         let alone = publish_beside(&world, &node, 15, 0).await;
         assert!(alone > 20, "{alone} commits");
         let beside = publish_beside(&world, &node, 25, 200).await;
@@ -68,18 +74,12 @@ fn a_publisher_follows_the_pace_of_the_log() {
 #[test]
 fn a_publisher_that_begins_in_a_crowd_slows_down_at_once() {
     run(async {
-        let world = World::new();
-        let node = world.node();
-        node.engine.start();
-        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
+        let (world, node) = started().await;
         let begun = publish_beside(&world, &node, 2, 200).await;
         assert!((1..=3).contains(&begun), "{begun} commits");
         node.engine.stop().await;
-        let other = World::new();
-        let node = other.node();
-        node.engine.start();
-        assert!(node.engine.follower().wait_fresh(Duration::from_secs(5)).await);
-        let alone = publish_beside(&other, &node, 2, 0).await;
+        let (world, node) = started().await;
+        let alone = publish_beside(&world, &node, 2, 0).await;
         assert!(alone >= 5, "{alone} commits");
         node.engine.stop().await;
     });
