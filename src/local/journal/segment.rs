@@ -7,7 +7,7 @@
 //! 16  .. records, see `record`
 //! ```
 //!
-//! The sums of a segment of version 1 have no key. This build reads such segments, and writes none.
+//! The sums of a segment of version 1 have no key. This build reads such segments, and begins none.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
