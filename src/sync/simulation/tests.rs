@@ -30,14 +30,20 @@ fn value(scenario: Scenario, found: &FleetFigures, what: &str) -> f64 {
     bounds.iter().find(|bound| bound.what.starts_with(what)).expect("a known bound").value
 }
 
-/// Ten minutes, because half of the lists are made in the first two: the median of two minutes is
-/// 0.21 to 0.29 s, and changes with each change of the order of requests.
+/// Ten minutes, because half of the lists are made in the first two. The median of a pair is 0.23 to 0.27 s:
+/// it depends on the clocks of the nodes and on when they look, and changes with each change of the order of
+/// random numbers. So several pairs are simulated, and the goal is for the middle one. For brisk closes, which
+/// take longer to simulate, it is 0.23 or 0.24 s.
 #[test]
 fn a_close_is_seen_on_another_node() {
-    for scenario in [Scenario::Pair, Scenario::Brisk] {
-        let found = simulate(scenario, &plan(2, 0, 600));
-        let median_s = value(scenario, &found, "close to visible");
-        assert!(median_s <= 0.25, "{scenario:?}: {found:?}");
+    for (scenario, seeds) in [(Scenario::Pair, 25), (Scenario::Brisk, 1)] {
+        let median_s = |seed| {
+            let found = simulate(scenario, &Plan { seed, ..plan(2, 0, 600) });
+            value(scenario, &found, "close to visible")
+        };
+        let mut medians_s: Vec<f64> = (1..=seeds).map(median_s).collect();
+        medians_s.sort_by(f64::total_cmp);
+        assert!(medians_s[medians_s.len() / 2] <= 0.25, "{scenario:?}: {medians_s:?}");
     }
 }
 
