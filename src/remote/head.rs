@@ -330,21 +330,14 @@ impl Remote {
         self.put_head_bytes(head.encode()?, mode).await
     }
 
-    /// Reports whether the store refuses to replace a head that is not the expected one; some stores
-    /// ignore the condition. What this writes to such a store is no head, so nodes list the log there.
+    /// Tries to replace a head that does not exist. A store that respects conditions answers with a
+    /// conflict; some stores ignore them. What this writes to such a store is no head, so nodes list the log there.
     ///
     /// # Errors
     ///
-    /// As [`Remote::put_head`], and `Unavailable` where the head was replaced too short a time ago to tell.
-    pub async fn refuses_stale_heads(&self) -> Result<bool> {
-        match self.put_head_bytes(NO_HEAD, HeadVersion::of_nothing().mode()).await? {
-            HeadPut::Conflict => Ok(true),
-            HeadPut::Done(_) => Ok(false),
-            HeadPut::TooSoon => {
-                let op = "the head of the log was replaced too recently to try conditions";
-                Err(Error::new(Kind::Unavailable, op))
-            }
-        }
+    /// As [`Remote::put_head`].
+    pub async fn put_stale_head(&self) -> Result<HeadPut> {
+        self.put_head_bytes(NO_HEAD, HeadVersion::of_nothing().mode()).await
     }
 
     /// Overwrites the head, whatever it is, with bytes that are no head: a store that cannot

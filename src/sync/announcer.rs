@@ -283,7 +283,9 @@ impl Announcer {
     /// nodes probably wait to announce too, so their commits are announced together with this node's.
     async fn announce(&self) -> Result<AnnounceTry> {
         let Inner { remote, head, spread_ms, .. } = &*self.0;
-        self.get_ready().await?;
+        if !self.is_ready().await? {
+            return Ok(AnnounceTry::TooSoon);
+        }
         let is_crowded = self.is_late() || spread_ms.load(Ordering::Relaxed) > 0;
         let mut found = match head.last() {
             Some(known) if !is_crowded && (known.own || known.at + RECENT > head.now()) => {
@@ -400,14 +402,18 @@ impl Announcer {
 
     /// Makes sure, once, that the store replaces only the expected head, and that the commits of an
     /// earlier run are announced with the first commit of this one: a run may have ended in
-    /// between.
-    async fn get_ready(&self) -> Result<()> {
+    /// between. Reports `false` if the head was replaced too short a time ago to tell.
+    async fn is_ready(&self) -> Result<bool> {
         if self.0.is_ready.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(true);
         }
-        if !self.0.remote.refuses_stale_heads().await? {
-            let op = "the store ignores the conditions of requests";
-            return Err(Error::new(Kind::Invalid, op));
+        match self.0.remote.put_stale_head().await? {
+            HeadPut::Conflict => (),
+            HeadPut::TooSoon => return Ok(false),
+            HeadPut::Done(_) => {
+                let op = "the store ignores the conditions of requests";
+                return Err(Error::new(Kind::Invalid, op));
+            }
         }
         let own = self.earlier().await?.into_iter().filter(|name| name.node == self.0.node);
         {
@@ -418,7 +424,7 @@ impl Announcer {
             shorten(&mut queue);
         }
         self.0.is_ready.store(true, Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     /// Stops announcing for some time, because the store refuses it.

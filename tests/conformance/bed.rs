@@ -443,12 +443,10 @@ fn overwrite_files(root: PathBuf) -> Overwrite {
 /// Tries the conditions of the store, as soon as it lets the head be replaced again.
 async fn refuses_stale_heads(remote: &Remote) -> bool {
     loop {
-        match remote.refuses_stale_heads().await {
-            Ok(refuses) => return refuses,
-            Err(error) if error.kind() == Kind::Unavailable => {
-                hearthfs::clock::sleep(Duration::from_millis(100)).await;
-            }
-            Err(error) => panic!("{}", error.chain()),
+        match remote.put_stale_head().await.expect("answered") {
+            HeadPut::Conflict => return true,
+            HeadPut::Done(_) => return false,
+            HeadPut::TooSoon => hearthfs::clock::sleep(Duration::from_millis(100)).await,
         }
     }
 }

@@ -138,7 +138,7 @@ async fn a_head_replaces_only_the_one_from_which_it_was_made() {
     let (a, b) = (remote(1), remote(2));
     let Ok(HeadRead::Other(made, version)) = a.get_head(None).await else { panic!("not made") };
     assert!(made.commits.is_empty(), "the store was made with a head");
-    assert!(a.refuses_stale_heads().await.unwrap());
+    assert!(matches!(a.put_stale_head().await, Ok(HeadPut::Conflict)));
     let same = a.get_head(Some(&version)).await;
     assert!(matches!(same, Ok(HeadRead::Same)), "the trial changes nothing");
     let one = LogHead::after(Some(&made), [commit(NOW_MS, 4)], NOW_MS);
