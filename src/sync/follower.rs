@@ -116,8 +116,9 @@ struct State {
     /// store's clock. A later commit under this node's identity that this run did not write is from
     /// another node with the same identity.
     alone_ms: Option<u64>,
-    /// The epoch of the head that was read last.
+    /// The epoch of the head that was read last, and whether the last look has read one.
     epoch: Option<u64>,
+    has_head: bool,
     /// The checkpoint that was read last. It contains nothing that is not known here.
     compared: Option<Stamp>,
     /// Commits that may have been folded from copies, and are to be looked for in the log.

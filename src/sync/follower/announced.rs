@@ -25,8 +25,8 @@ impl Follower {
         let (ledger, watch) = (&self.0.ledger, &self.0.head);
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
         let head = watch.look(&self.reaching(remote)).await?;
-        if head.as_deref().is_some_and(|head| self.is_begun_anew(head)) {
-            // The store may be another one at the same address. If this check fails, the list does, too.
+        if self.was_removed(head.as_deref()) {
+            // The store may be another one at the same address, or an emptied one. If this check fails, the list does, too.
             self.reaching(remote).check_again().await.ok();
         }
         if !must_list
@@ -60,10 +60,13 @@ impl Follower {
         Ok(true)
     }
 
-    /// Reports whether the head was made anew since the last look: the one before was deleted.
-    fn is_begun_anew(&self, head: &LogHead) -> bool {
-        let before = self.0.state.lock().epoch.replace(head.epoch);
-        before.is_some_and(|before| before != head.epoch)
+    /// Reports whether the head of the last look was perhaps removed: now there is another one, or none
+    /// that can be read.
+    fn was_removed(&self, head: Option<&LogHead>) -> bool {
+        let mut state = self.0.state.lock();
+        let had_head = std::mem::replace(&mut state.has_head, head.is_some());
+        let Some(head) = head else { return had_head };
+        state.epoch.replace(head.epoch).is_some_and(|before| before != head.epoch)
     }
 
     /// Reports whether everything but new commits is up to date, so that no other reason requires a

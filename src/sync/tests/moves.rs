@@ -439,6 +439,21 @@ fn a_store_that_is_emptied_under_a_node_is_noticed() {
     });
 }
 
+/// A node whose store is empty notices it at the next look, even if no other node writes there.
+#[test]
+fn a_store_that_is_emptied_is_noticed_at_the_next_look() {
+    run(async {
+        let world = World::new();
+        let mut node = world.node();
+        node.send("old", &content(0, 100_000)).await;
+        assert!(node.pull().await);
+        empty(&world).await;
+        world.clock.advance(Duration::from_secs(2));
+        assert!(!node.pull().await && node.remote().is_missed());
+        assert!(node.entry("old").is_some(), "the node keeps its entries");
+    });
+}
+
 /// Commits that a node sends before it notices that its store was emptied prove nothing.
 #[test]
 fn an_emptied_store_is_not_recognised_by_later_commits() {
