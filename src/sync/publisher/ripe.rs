@@ -27,7 +27,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// A node is alone in the log if it has run for this long, and no other node has made a commit for
 /// this long, as far as a look at the log shows that is at most [`LOOKED_WITHIN`] old. Nodes that
 /// start together would otherwise all be alone at first.
-const ALONE_AFTER: Duration = Duration::from_secs(30);
+const ALONE_AFTER: Duration = Duration::from_secs(5);
 const LOOKED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Publisher {

@@ -166,11 +166,16 @@ fn a_lone_publisher_commits_as_soon_as_nothing_more_arrives() {
         let alone_ms = pair.median_ms(60).await;
         assert!(alone_ms <= 250, "{alone_ms} ms");
         let mut other = pair.world.node();
-        other.send("others", b"o").await;
-        pair.pass(1000).await;
-        let beside_ms = pair.median_ms(20).await;
+        let mut beside_ms = Vec::new();
+        for n in 0..5_u64 {
+            other.send("others", &n.to_le_bytes()).await;
+            pair.pass(1000).await;
+            beside_ms.push(pair.median_ms(5).await);
+        }
+        beside_ms.sort_unstable();
+        let beside_ms = beside_ms[beside_ms.len() / 2];
         assert!((300..500).contains(&beside_ms), "{beside_ms} ms beside another publisher");
-        pair.pass(30_000).await;
+        pair.pass(5_000).await;
         let alone_ms = pair.median_ms(20).await;
         assert!(alone_ms <= 250, "{alone_ms} ms after the other one has stopped");
         for node in [&pair.writer, &pair.reader] {
