@@ -283,7 +283,7 @@ impl Announcer {
     /// nodes probably wait to announce too, so their commits are announced together with this node's.
     async fn announce(&self) -> Result<AnnounceTry> {
         let Inner { remote, head, spread_ms, .. } = &*self.0;
-        if !self.is_ready().await? {
+        if !self.get_ready().await? {
             return Ok(AnnounceTry::TooSoon);
         }
         let is_crowded = self.is_late() || spread_ms.load(Ordering::Relaxed) > 0;
@@ -402,8 +402,8 @@ impl Announcer {
 
     /// Makes sure, once, that the store replaces only the expected head, and that the commits of an
     /// earlier run are announced with the first commit of this one: a run may have ended in
-    /// between. Reports `false` if the head was replaced too short a time ago to tell.
-    async fn is_ready(&self) -> Result<bool> {
+    /// between. Reports whether that was possible: not if the head was replaced too short a time ago to try.
+    async fn get_ready(&self) -> Result<bool> {
         if self.0.is_ready.load(Ordering::Relaxed) {
             return Ok(true);
         }
