@@ -18,6 +18,7 @@ use fuser::{InitFlags, KernelConfig};
 
 use crate::counts::{Counts, KernelOp};
 use crate::vfs::{Answer, Errno, Reply, Vfs};
+use crate::wake::QuickWake;
 
 /// Most bytes of one read or write request.
 const TRANSFER_MAX_BYTES: u32 = 1024 * 1024;
@@ -67,6 +68,7 @@ pub(crate) struct Adapter {
     /// The kernel checks callers against owners and modes itself.
     pub(crate) kernel_checks: bool,
     pub(crate) user_xattrs: bool,
+    pub(crate) wake: Arc<QuickWake>,
     pub(crate) shared: Arc<Shared>,
 }
 
@@ -112,6 +114,7 @@ impl Adapter {
     /// Calls the [`Vfs`]; a panic becomes EIO, so that it costs only the answer and not the thread.
     fn call<T>(&self, op: KernelOp, call: impl FnOnce(&dyn Vfs) -> T) -> Reply<T> {
         self.shared.requests.add(op);
+        self.wake.note(&self.runtime);
         catch_unwind(AssertUnwindSafe(|| {
             let _count = CountPanic(Arc::clone(&self.shared), op);
             call(&*self.vfs)

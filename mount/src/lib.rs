@@ -20,6 +20,7 @@ mod shape;
 mod signal;
 mod stale_mount;
 mod vfs;
+mod wake;
 mod watched;
 
 pub use backing::Backing;
@@ -29,4 +30,5 @@ pub use session::{MountOptions, Session};
 pub use signal::die_of;
 pub use stale_mount::{clear_stale, is_stale};
 pub use vfs::*;
+pub use wake::Wakes;
 pub use watched::{End, Watched};

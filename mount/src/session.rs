@@ -18,6 +18,7 @@ use crate::mounting::{self, Attached};
 use crate::mounts::{self, MountEntry};
 use crate::shape::MountShape;
 use crate::vfs::{Abilities, Vfs};
+use crate::wake::{QuickWake, Wakes};
 use crate::{device, process};
 
 /// The options of a mount.
@@ -34,6 +35,8 @@ pub struct MountOptions {
     /// Whether files have extended attributes of `user.*`. Without them a new file costs one request
     /// less, because the kernel stops asking for `security.capability` before the first write.
     pub user_xattrs: bool,
+    /// How idle processors wake while requests arrive.
+    pub wakes: Wakes,
     /// Threads that take requests; at least one.
     pub threads: usize,
     /// Whether to handle `flock` locks. Otherwise the kernel keeps them, by inode.
@@ -90,6 +93,8 @@ impl Session {
         entry: MountEntry,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
+        let wake = Arc::new(QuickWake::detect(options.wakes));
+        let wake_refusal = wake.refusal();
         let want_passthrough = options.probe_file.is_some();
         let adapter = Adapter {
             vfs: Arc::clone(vfs),
@@ -98,6 +103,7 @@ impl Session {
             want_flock: options.want_flock,
             kernel_checks: kernel_checks(options),
             user_xattrs: options.user_xattrs,
+            wake,
             shared: Arc::clone(&shared),
         };
         let mut config = fuser::Config::default();
@@ -108,7 +114,7 @@ impl Session {
         let acl = fuser::SessionACL::All;
         let notices = std::fs::File::from(device.try_clone()?);
         let session = fuser::Session::from_fd(adapter, device, acl, config)?;
-        let abilities = abilities(&session, options, &shared);
+        let abilities = abilities(&session, options, &shared, wake_refusal);
         vfs.start(abilities);
         let invalidator = Invalidator::start(session.notifier(), notices)?;
         let (ending, ended) = watch::channel(false);
@@ -265,6 +271,7 @@ fn abilities<F: fuser::Filesystem>(
     session: &fuser::Session<F>,
     options: &MountOptions,
     shared: &Shared,
+    wake_refusal: Option<&'static str>,
 ) -> Abilities {
     let refusal = match &options.probe_file {
         None => Some("switched off"),
@@ -278,7 +285,12 @@ fn abilities<F: fuser::Filesystem>(
         false if !options.want_flock => Some("switched off"),
         false => Some("this kernel handles them itself (Linux 3.2 or later asks the daemon)"),
     };
-    Abilities { passthrough: refusal.is_none(), passthrough_refusal: refusal, flock_refusal }
+    Abilities {
+        passthrough: refusal.is_none(),
+        passthrough_refusal: refusal,
+        flock_refusal,
+        wake_refusal,
+    }
 }
 
 fn refusal_of(error: &io::Error) -> &'static str {

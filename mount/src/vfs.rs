@@ -378,6 +378,8 @@ pub struct Abilities {
     pub passthrough_refusal: Option<&'static str>,
     /// Why [`Vfs::flock`] is never called, if so: the kernel then keeps those locks, by inode.
     pub flock_refusal: Option<&'static str>,
+    /// Why idle processors are not asked to wake quickly while requests arrive, if so.
+    pub wake_refusal: Option<&'static str>,
 }
 
 /// A file system as the kernel sees it. Calls may come from several threads at once, and none may

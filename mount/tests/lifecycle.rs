@@ -19,7 +19,9 @@ use std::time::Duration;
 use common::shelf::{Manners, Shelf, Way};
 use common::{Mounted, say_skipped, skipped};
 use hearthfs_mount::process::{Signal, send_signal};
-use hearthfs_mount::{Ino, MountOptions, Notices as _, Session, clear_stale, is_stale, mounts};
+use hearthfs_mount::{
+    Ino, MountOptions, Notices as _, Session, Wakes, clear_stale, is_stale, mounts,
+};
 
 /// The environment variable that turns this test binary into a server of a mount.
 const SERVE_AT: &str = "HEARTHFS_TEST_SERVE_AT";
@@ -31,6 +33,7 @@ fn options(point: &Path, store: &Path) -> MountOptions {
         read_only: false,
         allow_other: false,
         user_xattrs: true,
+        wakes: Wakes::Quick,
         threads: 2,
         want_flock: false,
         probe_file: Some(tempfile::tempfile_in(store).unwrap()),
@@ -480,4 +483,40 @@ fn a_stranger_may_close_what_it_was_handed() {
     assert!(closers.iter().any(|(process, _)| *process != Some(std::process::id())), "{closers:?}");
     let refused = Command::new("/bin/ls").arg(m.path("")).uid(1000).gid(1000).output().unwrap();
     assert!(!refused.status.success());
+}
+
+/// The longest wake that the kernel accepts now, in microseconds: the least that any process asks for.
+fn longest_wake_us() -> i32 {
+    let device = fs::read("/dev/cpu_dma_latency").unwrap();
+    i32::from_ne_bytes(device[..4].try_into().unwrap())
+}
+
+#[test]
+fn processors_wake_quickly_only_while_the_mount_is_used() {
+    if skipped("processors_wake_quickly_only_while_the_mount_is_used") {
+        return;
+    }
+    let off = Mounted::with(Manners::new(Way::Cached), |options| options.wakes = Wakes::Unchanged);
+    assert_eq!(off.session.abilities().wake_refusal, Some("switched off"));
+    let m = Mounted::new(Manners::new(Way::Cached));
+    if let Some(refusal) = m.session.abilities().wake_refusal {
+        let driver = fs::read_to_string("/sys/devices/system/cpu/cpuidle/current_driver");
+        let can_ask = driver.is_ok_and(|driver| driver.trim() != "none")
+            && Path::new("/dev/cpu_dma_latency").exists()
+            && hearthfs_mount::process::effective_user() == 0;
+        assert!(!can_ask, "{refusal}");
+        return;
+    }
+    for n in 0.. {
+        assert!(fs::metadata(m.path(format!("missing-{n}"))).is_err());
+        if longest_wake_us() <= 2 {
+            break;
+        }
+    }
+    // Other tests of this program may be using their mounts.
+    let began = tokio::time::Instant::now();
+    while longest_wake_us() <= 2 {
+        assert!(began.elapsed() < Duration::from_mins(1), "asked for without any use");
+        std::thread::yield_now();
+    }
 }

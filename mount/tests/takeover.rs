@@ -17,7 +17,7 @@ use std::sync::Barrier;
 
 use common::shelf::{Manners, Shelf, Way};
 use common::skipped;
-use hearthfs_mount::{MountOptions, Session, is_stale, mounts};
+use hearthfs_mount::{MountOptions, Session, Wakes, is_stale, mounts};
 
 const ROUNDS: usize = 15;
 const RIVALS: usize = 3;
@@ -29,6 +29,7 @@ fn options(point: &Path, name: &str) -> MountOptions {
         read_only: false,
         allow_other: false,
         user_xattrs: true,
+        wakes: Wakes::Quick,
         threads: 1,
         want_flock: false,
         probe_file: None,

@@ -375,6 +375,7 @@ mod tests {
                 mode: "ordinary".into(),
                 reason: Some("not root".into()),
                 locks_by_inode: Some("no such kernel".into()),
+                slow_wake: None,
             },
             ..Status::default()
         };

@@ -101,6 +101,13 @@ pub static KEYS: &[Key] = &[
         set: |s, v| word(v, &SWITCH).map(|on| s.mount.xattrs = on),
     },
     Key {
+        name: "mount.quick_wake",
+        shape: Shape::Switch,
+        default: "true",
+        variable: Some("HEARTHFS_QUICK_WAKE"),
+        set: |s, v| word(v, &SWITCH).map(|on| s.mount.quick_wake = on),
+    },
+    Key {
         name: "mount.threads",
         shape: Shape::Count,
         default: "auto",

@@ -48,6 +48,8 @@ pub struct MountSettings {
     pub client_dirs: ClientDirs,
     /// Whether files have extended attributes of `user.*`.
     pub xattrs: bool,
+    /// Whether idle processors are asked to wake quickly while programs use the mount.
+    pub quick_wake: bool,
     /// Threads that answer the kernel; `None` means that the number of processors decides.
     pub threads: Option<usize>,
 }

@@ -193,6 +193,8 @@ pub struct IoReport {
     pub reason: Option<String>,
     /// Why the kernel keeps `flock` locks by inode, if it does: they may then fail to exclude.
     pub locks_by_inode: Option<String>,
+    /// Why idle processors are not asked to wake quickly while programs use the mount.
+    pub slow_wake: Option<String>,
 }
 
 /// The state of the remote.

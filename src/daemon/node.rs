@@ -404,6 +404,7 @@ impl Node for MountedNode {
                 mode: mode.to_owned(),
                 reason: abilities.and_then(|a| a.passthrough_refusal).map(ToOwned::to_owned),
                 locks_by_inode: abilities.and_then(|a| a.flock_refusal).map(ToOwned::to_owned),
+                slow_wake: abilities.and_then(|a| a.wake_refusal).map(ToOwned::to_owned),
             },
             writes: self.settings.mount.writes,
             pid_namespace: self.rooms.tasks.refusal().map(ToOwned::to_owned),

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hearthfs_mount::{MountOptions, Session, process};
+use hearthfs_mount::{MountOptions, Session, Wakes, process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinHandle;
@@ -166,6 +166,7 @@ fn mount(
         read_only: settings.mount.writes == Writes::None,
         allow_other: others_may(settings),
         user_xattrs: settings.mount.xattrs,
+        wakes: if settings.mount.quick_wake { Wakes::Quick } else { Wakes::Unchanged },
         threads: request_threads(settings.mount.threads, processors()),
         want_flock: true,
         probe_file: wanted.then(|| rooms.probe_file()).transpose()?,

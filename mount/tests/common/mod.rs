@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hearthfs_mount::{MountOptions, Session};
+use hearthfs_mount::{MountOptions, Session, Wakes};
 use shelf::{Manners, Shelf, Way};
 
 /// A mounted [`Shelf`] in a directory of its own, unmounted at the end.
@@ -40,6 +40,7 @@ impl Mounted {
             read_only: false,
             allow_other: true,
             user_xattrs: true,
+            wakes: Wakes::Quick,
             threads: 2,
             want_flock: true,
             probe_file: (manners.way == Way::Passthrough)

@@ -85,6 +85,7 @@ impl<'a> Kernel<'a> {
             passthrough: self.passthrough,
             passthrough_refusal: None,
             flock_refusal: None,
+            wake_refusal: None,
         });
         self.told = Arc::default();
         let told: Arc<Told> = Arc::clone(&self.told);
