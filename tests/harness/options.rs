@@ -96,6 +96,11 @@ impl Options {
         self.key("mount", "xattrs", "false")
     }
 
+    /// Leaves idle processors as they are.
+    pub(crate) fn without_quick_wake(self) -> Self {
+        self.key("mount", "quick_wake", "false")
+    }
+
     /// Mounts read-only.
     pub(crate) fn read_only(self) -> Self {
         self.key("mount", "writes", "none")

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use crate::harness::command::run;
 use crate::harness::node::{Site, dress};
-use crate::harness::{Must as _, skipped};
+use crate::harness::{Io, Must as _, Node, Options, skipped};
 
 const LIMIT_MS: u64 = 60_000;
 /// Mounts, prints the `status`, writes and reads, and ends; all in a mount namespace of its own.
@@ -49,4 +49,15 @@ fn commands_fall_back_without_cap_sys_admin() {
     assert!(rest.ends_with("content\ncontent\n"), "{rest}");
     let log = std::fs::read_to_string(site.path().join("log")).must("the log");
     assert!(!log.contains(" ERROR ") && !log.contains("panicked"), "{log}");
+}
+
+/// Whether idle processors wake quickly while the mount is used is a setting, and `status` says why they do not.
+#[test]
+fn commands_say_why_processors_wake_as_always() {
+    let site = Site::new();
+    let start = |name, options| Node::start(&site, name, None, options);
+    let off = start("off", Options::new(Io::best()).without_quick_wake());
+    assert_eq!(off.status()["io"]["slow_wake"], "switched off");
+    let on = start("on", Options::new(Io::best()));
+    assert_ne!(on.status()["io"]["slow_wake"], "switched off");
 }
