@@ -152,60 +152,71 @@ fn refusal_of(error: &io::Error) -> &'static str {
 mod tests {
     use super::*;
 
-    fn runtime() -> tokio::runtime::Runtime {
-        let mut builder = tokio::runtime::Builder::new_multi_thread();
-        builder.worker_threads(1).enable_time().build().unwrap()
+    /// A device that is a file, and its user.
+    struct Fake {
+        device: tempfile::NamedTempFile,
+        wake: Arc<QuickWake>,
     }
 
-    /// What was written to the device so far.
-    fn written(device: &std::path::Path) -> Vec<i32> {
-        let bytes = fs::read(device).unwrap();
-        bytes.as_chunks::<4>().0.iter().map(|value| i32::from_ne_bytes(*value)).collect()
-    }
-
-    fn wait_for(device: &std::path::Path, wanted: &[i32]) {
-        while written(device) != wanted {
-            assert!(wanted.starts_with(&written(device)), "{:?}", written(device));
-            std::thread::yield_now();
+    impl Fake {
+        fn new() -> Self {
+            let device = tempfile::NamedTempFile::new().unwrap();
+            let wake = Arc::new(QuickWake::with(Ok((device.reopen().unwrap(), 7))));
+            Self { device, wake }
         }
+
+        /// Makes requests, then waits. The time is virtual.
+        async fn request(&self, count: u64, then: Duration) {
+            (0..count).for_each(|_| self.wake.note(&Handle::current()));
+            #[expect(clippy::disallowed_methods, reason = "this crate has no seam for time")]
+            tokio::time::sleep(then).await;
+        }
+
+        /// What was written to the device so far.
+        fn written(&self) -> Vec<i32> {
+            let bytes = fs::read(self.device.path()).unwrap();
+            bytes.as_chunks::<4>().0.iter().map(|value| i32::from_ne_bytes(*value)).collect()
+        }
+    }
+
+    fn in_virtual_time(test: impl Future<Output = ()>) {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder.enable_time().start_paused(true).build().unwrap().block_on(test);
     }
 
     #[test]
     fn it_asks_while_requests_arrive_and_not_after() {
-        let device = tempfile::NamedTempFile::new().unwrap();
-        let wake = Arc::new(QuickWake::with(Ok((device.reopen().unwrap(), 7))));
-        let runtime = runtime();
-        let note = |count| (0..count).for_each(|_| wake.note(runtime.handle()));
-        note(BEGINS_WITH - 1);
-        assert!(!wake.is_in_use.load(Ordering::Relaxed), "too few");
-        note(1);
-        wait_for(device.path(), &[7]);
-        // Whatever comes within the time of use is part of it.
-        note(10 * BEGINS_WITH);
-        wait_for(device.path(), &[7, ANY_US]);
-        while wake.is_in_use.load(Ordering::Relaxed) {
-            std::thread::yield_now();
-        }
-        note(BEGINS_WITH);
-        wait_for(device.path(), &[7, ANY_US, 7]);
-        drop(runtime);
-        wait_for(device.path(), &[7, ANY_US, 7, ANY_US]);
+        let (fake, soon) = (Fake::new(), PERIOD / 2);
+        in_virtual_time(async {
+            fake.request(BEGINS_WITH - 1, Duration::from_mins(1)).await;
+            assert!(fake.written().is_empty(), "too few");
+            fake.request(1, soon).await;
+            assert_eq!(fake.written(), [7]);
+            fake.request(10 * BEGINS_WITH, PERIOD * (ENDS_AFTER - 1)).await;
+            assert_eq!(fake.written(), [7], "what comes meanwhile is part of it");
+            fake.request(0, 2 * PERIOD).await;
+            assert_eq!(fake.written(), [7, ANY_US]);
+            fake.request(BEGINS_WITH, soon).await;
+            assert_eq!(fake.written(), [7, ANY_US, 7]);
+        });
+        assert_eq!(fake.written(), [7, ANY_US, 7, ANY_US], "the runtime has ended");
+        assert!(!fake.wake.is_in_use.load(Ordering::Relaxed));
     }
 
     #[test]
     fn a_mount_in_steady_use_asks_once() {
-        let device = tempfile::NamedTempFile::new().unwrap();
-        let wake = Arc::new(QuickWake::with(Ok((device.reopen().unwrap(), 7))));
-        let runtime = runtime();
-        // Some requests within each period, for three times as long as it takes to end.
-        for _ in 0..ENDS_AFTER * 3 * 20 {
-            (0..BEGINS_WITH).for_each(|_| wake.note(runtime.handle()));
-            let began = tokio::time::Instant::now();
-            while began.elapsed() < PERIOD / 20 {
-                std::thread::yield_now();
+        let fake = Fake::new();
+        in_virtual_time(async {
+            for _ in 0..100 * ENDS_AFTER {
+                fake.request(BEGINS_WITH, PERIOD).await;
             }
-        }
-        assert_eq!(written(device.path()), [7]);
+            assert_eq!(fake.written(), [7]);
+            // Fewer end it.
+            for _ in 0..2 * ENDS_AFTER {
+                fake.request(USED_FROM - 1, PERIOD).await;
+            }
+            assert_eq!(fake.written()[..2], [7, ANY_US]);
+        });
     }
 
     #[test]
