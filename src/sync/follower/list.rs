@@ -1,4 +1,4 @@
-//! Listing the log: how far back, one page at a time.
+//! LogListing the log: how far back, one page at a time.
 //!
 //! Owns which part of the log is listed. Must never list what existed when the log was last folded,
 //! except for late comers. Must never list a page again because a later page failed.
@@ -45,7 +45,7 @@ struct LogPage {
 }
 
 /// What a list is combined with, and what it finds.
-struct Listing<'a> {
+struct LogListing<'a> {
     /// Commits of the head. A store that lists late may show later ones of their nodes before them.
     young: &'a [HeadCommit],
     /// The new commits that were listed.
@@ -82,7 +82,7 @@ impl Follower {
         }
         let store = self.store_of(&reaching).await?;
         let covers = self.catch_up(remote, store).await?;
-        let mut listing = Listing { young, new, waiting: WaitingNodes::default() };
+        let mut listing = LogListing { young, new, waiting: WaitingNodes::default() };
         self.fold_bundles(remote, covers, &listing.waiting).await;
         let reach = if wide { ListReach::Wide } else { ListReach::New };
         let folded = match self.list_part(remote, store, reach, &mut listing).await? {
@@ -99,7 +99,7 @@ impl Follower {
         remote: &Remote,
         store: StoreId,
         reach: ListReach,
-        listing: &mut Listing<'_>,
+        listing: &mut LogListing<'_>,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
