@@ -28,6 +28,7 @@ pub mod clock;
 pub mod config;
 pub mod digest;
 pub mod error;
+pub mod hashing;
 pub mod metrics;
 pub mod name;
 pub mod stamp;

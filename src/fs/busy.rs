@@ -2,12 +2,13 @@
 //!
 //! Owns these counts. Must never cost anything while no client watches: opens are not counted then.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::hashing::FastMap;
 use crate::name::TreePath;
 use crate::namespace::{Profiles, is_edition};
 
@@ -33,7 +34,7 @@ pub struct BusyCounts {
 #[derive(Debug, Default)]
 struct MissCounts {
     clients: BTreeMap<String, (u64, u64)>,
-    entries: HashMap<TreePath, u64>,
+    entries: FastMap<TreePath, u64>,
 }
 
 /// The counts.

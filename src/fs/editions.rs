@@ -5,7 +5,6 @@
 pub(super) mod unfinished;
 pub(super) mod version;
 
-use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use self::unfinished::Unfinished;
 use self::version::{UnitName, Version};
 use super::shares::Shares;
 use super::who::Who;
+use crate::hashing::{FastMap, FastSet};
 use crate::name::{TreePath, directories_above};
 use crate::namespace::{EDITION_COUNTS_FOR, EDITIONS_LISTED_MAX, Writers};
 
@@ -149,16 +149,16 @@ impl Edition {
 /// All editions.
 #[derive(Debug)]
 pub(super) struct Editions {
-    all: HashMap<EditionId, Edition>,
-    of: HashMap<(Who, UnitName), EditionId>,
+    all: FastMap<EditionId, Edition>,
+    of: FastMap<(Who, UnitName), EditionId>,
     /// The editions of each unit.
-    units: HashMap<UnitName, Vec<EditionId>>,
+    units: FastMap<UnitName, Vec<EditionId>>,
     /// The directories of these units, with the number of units in each.
-    unit_dirs: HashMap<TreePath, usize>,
+    unit_dirs: FastMap<TreePath, usize>,
     /// The edition that each directory of a draft belongs to.
-    dirs: HashMap<Ino, EditionId>,
+    dirs: FastMap<Ino, EditionId>,
     /// Units that could not get a draft and for which a warning was logged.
-    troubled: HashSet<UnitName>,
+    troubled: FastSet<UnitName>,
     pub(super) unfinished: Unfinished,
     shares: Shares,
     next: u64,
@@ -167,12 +167,12 @@ pub(super) struct Editions {
 impl Default for Editions {
     fn default() -> Self {
         Self {
-            all: HashMap::new(),
-            of: HashMap::new(),
-            units: HashMap::new(),
-            unit_dirs: HashMap::new(),
-            dirs: HashMap::new(),
-            troubled: HashSet::new(),
+            all: FastMap::default(),
+            of: FastMap::default(),
+            units: FastMap::default(),
+            unit_dirs: FastMap::default(),
+            dirs: FastMap::default(),
+            troubled: FastSet::default(),
             unfinished: Unfinished::default(),
             shares: Shares::new(EDITIONS_LISTED_MAX),
             next: 0,

@@ -2,7 +2,6 @@
 //!
 //! Owns the tables of both. Must never decide what a handle is open on.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use super::inode::{LiveId, Source};
 use super::shares::Shares;
 use super::who::Who;
 use super::writing_handle::WritingHandle;
+use crate::hashing::FastMap;
 use crate::namespace::EntryKind;
 
 /// The most files and directories that are open at once.
@@ -84,8 +84,8 @@ pub(super) struct OpenDir {
 /// All open files and directories.
 #[derive(Debug)]
 pub(super) struct Handles {
-    files: HashMap<Handle, OpenFile>,
-    dirs: HashMap<Handle, OpenDir>,
+    files: FastMap<Handle, OpenFile>,
+    dirs: FastMap<Handle, OpenDir>,
     open: Shares,
     listed: Shares,
     next: u64,
@@ -96,8 +96,8 @@ impl Handles {
     /// one.
     pub(super) fn new(descriptors: u64) -> Self {
         Self {
-            files: HashMap::new(),
-            dirs: HashMap::new(),
+            files: FastMap::default(),
+            dirs: FastMap::default(),
             open: Shares::new(descriptors.min(OPEN_MAX)),
             listed: Shares::new(LISTED_MAX),
             next: 0,

@@ -2,12 +2,12 @@
 //!
 //! Owns their table and its limit for each user.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use hearthfs_mount::Watched;
 
 use super::shares::Shares;
+use crate::hashing::FastMap;
 use crate::local::LockOwner;
 use crate::name::TreePath;
 use crate::stamp::Stamp;
@@ -28,13 +28,13 @@ pub(super) struct HeldLockFile {
 /// All lock files whose processes are watched.
 #[derive(Debug)]
 pub(super) struct LockFiles {
-    held: HashMap<TreePath, HeldLockFile>,
+    held: FastMap<TreePath, HeldLockFile>,
     shares: Shares,
 }
 
 impl Default for LockFiles {
     fn default() -> Self {
-        Self { held: HashMap::new(), shares: Shares::new(LOCKS_MAX) }
+        Self { held: FastMap::default(), shares: Shares::new(LOCKS_MAX) }
     }
 }
 

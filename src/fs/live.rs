@@ -12,7 +12,6 @@ mod mapped;
 mod settling;
 mod writers;
 
-use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -27,6 +26,7 @@ use super::kept::Kept;
 use super::seen::Seen;
 use super::who::Who;
 use crate::digest::Digest;
+use crate::hashing::{FastMap, FastSet};
 use crate::local::{Lodged, StagedPath};
 use crate::namespace::{Attrs, Entry, EntryKind, Time};
 use crate::stamp::Stamp;
@@ -408,11 +408,11 @@ impl Live {
 /// All live files of this node.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    all: HashMap<LiveId, Live>,
+    all: FastMap<LiveId, Live>,
     /// The live files that have a name, by the directory of the name.
-    by_dir: HashMap<Ino, HashSet<LiveId>>,
+    by_dir: FastMap<Ino, FastSet<LiveId>>,
     /// The live files with hard links, by group, oldest first.
-    by_group: HashMap<Stamp, Vec<LiveId>>,
+    by_group: FastMap<Stamp, Vec<LiveId>>,
     next: u64,
 }
 

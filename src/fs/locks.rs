@@ -12,13 +12,14 @@
 //! even if earlier requests wait. When a lock ends, the waiting requests get theirs in the order in
 //! which they came.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use hearthfs_mount::{Errno, FlockKind, Handle, Ino, Reply};
 use tokio::sync::oneshot;
 
 use super::inode::DirEntryKey;
 use super::shares::Shares;
+use crate::hashing::FastMap;
 
 /// The most locks that are held or waited for, over all names.
 const LOCKS_MAX: u64 = 65_536;
@@ -76,7 +77,7 @@ struct NameLock {
     /// The number of open files that belong here.
     members: usize,
     /// The open files that hold it.
-    held: HashMap<Handle, GrantedLock>,
+    held: FastMap<Handle, GrantedLock>,
     /// The requests that wait for it, in their order.
     waiting: VecDeque<Waiter>,
 }
@@ -100,12 +101,12 @@ struct LockHolder {
 /// The locks of all names.
 #[derive(Debug)]
 pub(super) struct Locks {
-    tables: HashMap<TableId, NameLock>,
-    names: HashMap<DirEntryKey, TableId>,
-    members: HashMap<Handle, LockHolder>,
+    tables: FastMap<TableId, NameLock>,
+    names: FastMap<DirEntryKey, TableId>,
+    members: FastMap<Handle, LockHolder>,
     /// The table of each inode that is open, and how often the inode is open. A file without a name
     /// can be opened again through `/proc/self/fd`.
-    inodes: HashMap<Ino, (TableId, usize)>,
+    inodes: FastMap<Ino, (TableId, usize)>,
     /// Locks that are held or waited for.
     shares: Shares,
     /// Locks that are waited for.
@@ -116,10 +117,10 @@ pub(super) struct Locks {
 impl Default for Locks {
     fn default() -> Self {
         Self {
-            tables: HashMap::new(),
-            names: HashMap::new(),
-            members: HashMap::new(),
-            inodes: HashMap::new(),
+            tables: FastMap::default(),
+            names: FastMap::default(),
+            members: FastMap::default(),
+            inodes: FastMap::default(),
             shares: Shares::new(LOCKS_MAX),
             waiting: Shares::new(WAITING_MAX),
             last: 0,

@@ -3,12 +3,12 @@
 //! Owns the inodes, and the bindings between names and inodes. It knows nothing of the content of
 //! files. Must never read the namespace or the disk.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
 use hearthfs_mount::{Attr, Errno, Ino};
 
 use super::inode::{AccessRights, DirEntryKey, Inode, InodeKind, LiveId, Published};
+use crate::hashing::FastMap;
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -54,10 +54,10 @@ pub(super) enum Staling {
 #[derive(Debug)]
 pub(super) struct Names {
     /// The numbers are our own, so no program can choose numbers that collide.
-    inodes: HashMap<Ino, Inode, foldhash::fast::RandomState>,
-    slots: HashMap<DirEntryKey, NameState>,
+    inodes: FastMap<Ino, Inode>,
+    slots: FastMap<DirEntryKey, NameState>,
     /// The inode of each group of hard links.
-    groups: HashMap<Stamp, Ino>,
+    groups: FastMap<Stamp, Ino>,
     /// How many times a directory got another name.
     directory_moves: u64,
     next_ino: u64,
@@ -68,9 +68,9 @@ impl Names {
         let mut root = Inode::new(InodeKind::Directory);
         root.lookups = 1;
         Self {
-            inodes: HashMap::from_iter([(Ino::ROOT, root)]),
-            slots: HashMap::new(),
-            groups: HashMap::new(),
+            inodes: FastMap::from_iter([(Ino::ROOT, root)]),
+            slots: FastMap::default(),
+            groups: FastMap::default(),
             directory_moves: 0,
             next_ino: FIRST_LIVE_INO,
         }

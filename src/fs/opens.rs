@@ -3,12 +3,13 @@
 //! Owns the recordings. Must never cost an open more than the read of one number while there is
 //! none. Must never grow beyond its bounds: a recording without questions ends by itself.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::hashing::{FastMap, FastSet};
 use crate::name::TreePath;
 use crate::namespace::is_edition;
 
@@ -36,7 +37,7 @@ pub struct RecordedOpens {
 struct OpenRecording {
     until: Duration,
     paths: VecDeque<TreePath>,
-    waiting: HashSet<TreePath>,
+    waiting: FastSet<TreePath>,
     lost: u64,
 }
 
@@ -44,7 +45,7 @@ struct OpenRecording {
 #[derive(Debug, Default)]
 pub(super) struct Opens {
     count: AtomicUsize,
-    all: Mutex<HashMap<u64, OpenRecording>>,
+    all: Mutex<FastMap<u64, OpenRecording>>,
 }
 
 impl Opens {

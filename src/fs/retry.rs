@@ -6,13 +6,13 @@
 //! at a lookup that finds nothing, or at a permission check of the kernel. So no record is kept for
 //! more than [`RETRY_TIME`], and none may be used for another call.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use hearthfs_mount::{Caller, Ino, OpenFlags};
 
 use super::inode::DirEntryKey;
 use super::shares::Shares;
+use crate::hashing::FastMap;
 
 /// How long a retry stays recorded. The kernel retries at once; the rest is for waits for the store
 /// or a publish.
@@ -104,13 +104,13 @@ impl Retry {
 /// may still come back, no other of them is made to look again.
 #[derive(Debug)]
 pub(super) struct Retries {
-    of_thread: HashMap<u32, Retry>,
+    of_thread: FastMap<u32, Retry>,
     shares: Shares,
 }
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { of_thread: HashMap::new(), shares: Shares::new(RETRIES_MAX) }
+        Self { of_thread: FastMap::default(), shares: Shares::new(RETRIES_MAX) }
     }
 }
 

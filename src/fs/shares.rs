@@ -6,20 +6,20 @@
 //!
 //! Keeps P13 bounded and P14 isolation.
 
-use std::collections::HashMap;
+use crate::hashing::FastMap;
 
 /// How much of one kind of thing may be held, and how much is held.
 #[derive(Debug)]
 pub(super) struct Shares {
     max: u64,
     all: u64,
-    of_user: HashMap<u32, u64>,
+    of_user: FastMap<u32, u64>,
 }
 
 impl Shares {
     /// Allows `max` in total, and three quarters of that to each user other than root.
     pub(super) fn new(max: u64) -> Self {
-        Self { max, all: 0, of_user: HashMap::new() }
+        Self { max, all: 0, of_user: FastMap::default() }
     }
 
     /// Counts `count` more for a user, if that is allowed, and returns whether it is.

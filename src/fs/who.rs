@@ -1,7 +1,8 @@
 //! The process behind a request, if it can be seen.
 
-use std::collections::HashMap;
 use std::sync::{Arc, Weak};
+
+use crate::hashing::FastMap;
 
 use hearthfs_mount::{Caller, Tasks, Watched};
 use parking_lot::Mutex;
@@ -21,7 +22,7 @@ pub(super) enum Who {
 pub(super) struct Callers {
     tasks: Arc<Tasks>,
     /// The processes that are watched: one descriptor for each, however many drafts it writes.
-    watched: Arc<Mutex<HashMap<u32, Weak<Watched>>>>,
+    watched: Arc<Mutex<FastMap<u32, Weak<Watched>>>>,
 }
 
 impl Callers {

@@ -18,7 +18,6 @@ mod pin;
 pub use adopt::{Lodged, NotAdopted};
 pub use pin::Pin;
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
@@ -36,6 +35,7 @@ use super::shelf::Shelf;
 use crate::clock::Clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
+use crate::hashing::FastMap;
 
 /// The most news kept for the index; the next start finds again what does not fit.
 const NEWS_MAX: usize = 200_000;
@@ -165,9 +165,9 @@ struct Inner {
 struct Table {
     tier: Tier,
     /// Pending news for the index: a seal, or that the blob is gone.
-    news: HashMap<Digest, Option<Used>>,
+    news: FastMap<Digest, Option<Used>>,
     /// Digests whose bytes are still in staging, each with its number of guards.
-    lodged: HashMap<Digest, u32>,
+    lodged: FastMap<Digest, u32>,
     /// Set from the moment the high mark is passed until the low one is reached.
     evicting: bool,
 }
@@ -209,7 +209,7 @@ impl Blobs {
         }
         let empty = dir.path().join("empty");
         make_empty(&empty).map_err(|e| Error::io(format!("make {}", empty.display()), e))?;
-        let (news, lodged) = (HashMap::new(), HashMap::new());
+        let (news, lodged) = (FastMap::default(), FastMap::default());
         let blobs = Self(Arc::new(Inner {
             path: dir.path().join("blobs"),
             empty,

@@ -5,13 +5,13 @@
 //!
 //! Keeps P13 bounded.
 
-use std::collections::HashMap;
 use std::num::NonZeroUsize;
 
 use lru::LruCache;
 
 use super::seal::Seal;
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 
 /// The allocation unit of the disk, in bytes.
 const BLOCK_BYTES: u64 = 4096;
@@ -65,7 +65,7 @@ pub(super) struct Sums {
 #[derive(Debug)]
 pub(super) struct Tier {
     free: LruCache<Digest, Blob>,
-    held: HashMap<Digest, PinnedBlob>,
+    held: FastMap<Digest, PinnedBlob>,
     /// How many of `held` are present.
     held_present: usize,
     sums: Sums,
@@ -80,7 +80,7 @@ impl Tier {
     pub(super) fn new() -> Self {
         Self {
             free: LruCache::unbounded(),
-            held: HashMap::new(),
+            held: FastMap::default(),
             held_present: 0,
             sums: Sums::default(),
         }

@@ -15,7 +15,7 @@ mod places;
 mod purge;
 mod reach;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use super::change::{Change, Op};
 use super::entry::{Attrs, Entry, Time};
 use super::location::Location;
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 use crate::name::TreePath;
 use crate::stamp::Stamp;
 
@@ -102,16 +103,16 @@ pub enum PathIs {
 pub struct Fold {
     registers: BTreeSet<PackedRecord>,
     /// Attribute changes that arrived before the content they name.
-    early_attrs: HashMap<TreePath, (Stamp, Stamp, Attrs)>,
+    early_attrs: FastMap<TreePath, (Stamp, Stamp, Attrs)>,
     /// The contents that files point to, and the locations.
     places: Places,
     /// Names of each group of hard links.
-    links: HashMap<Stamp, BTreeSet<TreePath>>,
+    links: FastMap<Stamp, BTreeSet<TreePath>>,
     /// When the content of a directory last changed on this node. Never shared: CPython's importer
     /// needs the change itself, not the same value everywhere.
-    moved: HashMap<TreePath, DirMove>,
+    moved: FastMap<TreePath, DirMove>,
     /// The number of explicitly made directories in each directory.
-    subdirectories: HashMap<TreePath, u32>,
+    subdirectories: FastMap<TreePath, u32>,
     live: usize,
     /// A file may be in the place of a directory above some entry.
     may_cover: bool,

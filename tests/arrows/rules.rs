@@ -9,13 +9,15 @@ use crate::scan::{Word, words};
 pub(crate) const CODE_LINES_MAX: usize = 500;
 
 /// Rooms that all others may use. They use none of each other except as the table says.
-const LEAVES: &[&str] = &["clock", "config", "digest", "error", "metrics", "name", "stamp", "task"];
+const LEAVES: &[&str] =
+    &["clock", "config", "digest", "error", "hashing", "metrics", "name", "stamp", "task"];
 
 /// Each room with the other rooms that it may use.
 const ROOMS: &[(&str, &[&[&str]])] = &[
     ("clock", &[]),
     ("digest", &[]),
     ("error", &[]),
+    ("hashing", &[]),
     ("metrics", &[]),
     ("name", &[]),
     ("stamp", &[]),
@@ -23,7 +25,7 @@ const ROOMS: &[(&str, &[&[&str]])] = &[
     // The configuration may define clients, which the namespace checks.
     ("config", &[&["namespace"]]),
     // Pure: it reads no clock, spawns nothing and draws no random numbers.
-    ("namespace", &[&["digest", "error", "name", "stamp"]]),
+    ("namespace", &[&["digest", "error", "hashing", "name", "stamp"]]),
     ("local", &[LEAVES, &["namespace"]]),
     ("remote", &[LEAVES, &["namespace"]]),
     ("sync", &[LEAVES, &["namespace", "local", "remote"]]),
@@ -42,6 +44,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["src/cli"]),
     ("clap_complete", &["src/cli/pages.rs"]),
     ("clap_mangen", &["src/cli/pages.rs"]),
+    ("foldhash", &["src/hashing.rs"]),
     ("fuser", &["mount/src"]),
     ("http_body_util", &["src/monitor"]),
     ("hyper", &["src/monitor"]),

@@ -3,7 +3,6 @@
 //! Owns what their next drafts must not be published over. Must never hold a version: only its mark. Must never ask
 //! the kernel: its caller holds the lock of the state.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use hearthfs_mount::Watched;
@@ -11,6 +10,7 @@ use hearthfs_mount::Watched;
 use super::Writer;
 use super::version::UnitName;
 use crate::fs::who::Who;
+use crate::hashing::FastMap;
 use crate::stamp::Stamp;
 
 /// The most units of all processes together. Beyond that, what a process has begun is forgotten with its draft.
@@ -21,13 +21,13 @@ const UNFINISHED_MAX: usize = 4096;
 struct UnfinishedUnits {
     process: Arc<Watched>,
     /// The mark of the version that each unit was begun with, or of what the process has published itself.
-    marks: HashMap<UnitName, Option<Stamp>>,
+    marks: FastMap<UnitName, Option<Stamp>>,
 }
 
 /// All of them, by process.
 #[derive(Debug, Default)]
 pub(in crate::fs) struct Unfinished {
-    all: HashMap<Who, UnfinishedUnits>,
+    all: FastMap<Who, UnfinishedUnits>,
     units: usize,
 }
 
@@ -42,7 +42,7 @@ impl Unfinished {
         if self.units >= UNFINISHED_MAX {
             return;
         }
-        let units = || UnfinishedUnits { process, marks: HashMap::new() };
+        let units = || UnfinishedUnits { process, marks: FastMap::default() };
         let known = self.all.entry(who).or_insert_with(units);
         self.units += usize::from(known.marks.insert(unit.clone(), mark).is_none());
     }

@@ -1,17 +1,16 @@
 //! The processes that write a live file, and their handles.
 
-use std::collections::HashSet;
-
 use hearthfs_mount::Caller;
 
 use super::Mark;
 use crate::fs::who::Who;
+use crate::hashing::FastSet;
 
 /// The writers of a live file. An open handle is also counted as a handle.
 #[derive(Debug)]
 pub(in crate::fs) struct LiveWriters {
     /// Processes that opened it for writing, and so see its bytes.
-    members: HashSet<Who>,
+    members: FastSet<Who>,
     last: Caller,
     /// Handles that can write and are not released.
     handles: u32,
@@ -30,7 +29,7 @@ impl LiveWriters {
     /// Makes the writers of a live file that this process is about to open.
     pub(super) fn new(who: Who, caller: Caller) -> Self {
         Self {
-            members: HashSet::from([who]),
+            members: FastSet::from_iter([who]),
             last: caller,
             handles: 0,
             open: 0,

@@ -8,10 +8,11 @@
 //!
 //! Keeps P9 self-healing.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::{Ledger, Locked};
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 use crate::local::Blobs;
 use crate::name::TreePath;
 use crate::namespace::{BlobPlace, Commit, Entry, Fold, Location, Register, Site};
@@ -33,9 +34,9 @@ const OWN_OBJECTS_MAX: usize = 10_000;
 #[derive(Debug, Default)]
 pub(super) struct Bad {
     /// Places that this node has found bad itself.
-    places: HashMap<Digest, Location>,
+    places: FastMap<Digest, Location>,
     /// How often each content was stored again.
-    repaired: HashMap<Digest, u32>,
+    repaired: FastMap<Digest, u32>,
     /// Doubts and repairs that wait for the next commit.
     amends: Amends,
     /// Contents that are being renewed.

@@ -9,13 +9,14 @@
 //! a shared one is a removal that stays here and a put that is sent, with the content. A rename the
 //! other way is a removal that is sent.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use super::outbox::Stays;
 use super::stay_rules::StayRules;
 use super::{Ledger, Locked};
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
+use crate::hashing::FastMap;
 use crate::local::FactBatch;
 use crate::name::TreePath;
 use crate::namespace::{Change, OWN_PATHS_MAX, Op, Time};
@@ -34,7 +35,7 @@ pub(super) type SizedContent = Option<(Digest, u64)>;
 pub(super) struct Own {
     paths: BTreeMap<TreePath, SizedContent>,
     /// The contents, each with the number of paths that have it.
-    contents: HashMap<Digest, u32>,
+    contents: FastMap<Digest, u32>,
     bytes: u64,
     /// Whether paths were added or removed since the table was saved.
     moved: bool,

@@ -5,13 +5,13 @@
 //! it). Has its own locks, which are held for moments, so that it can be asked while the namespace
 //! is locked. Must never take a doubt of another node for a proof.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 use crate::local::Seq;
 use crate::namespace::{Age, Location};
 use crate::remote::Remote;
@@ -44,11 +44,11 @@ pub(in crate::sync) struct Reliance {
     remote: Option<Remote>,
     clock: Clock,
     /// The contents that records put which are not yet remote.
-    unsent: Mutex<HashMap<Digest, PutContent>>,
+    unsent: Mutex<FastMap<Digest, PutContent>>,
     /// When the last list of the log began that was folded completely, by the monotonic clock.
     listed: Mutex<Option<Duration>>,
     /// Places that other nodes could not read, by the time at which they were stored.
-    doubted: Mutex<HashMap<Digest, u64>>,
+    doubted: Mutex<FastMap<Digest, u64>>,
 }
 
 impl Reliance {

@@ -19,6 +19,7 @@ use std::time::Duration;
 use super::Outbox;
 use crate::digest::Digest;
 use crate::error::Result;
+use crate::hashing::FastMap;
 use crate::name::TreePath;
 use crate::namespace::{Attrs, Change, Entry, Fold, Op, Register, Time};
 use crate::stamp::{NodeId, Stamp};
@@ -52,7 +53,7 @@ struct NeedlessGroup {
 /// The omitted changes, the last of each path.
 #[derive(Debug, Default)]
 pub(super) struct LeftOut {
-    paths: HashMap<TreePath, Arc<NeedlessGroup>>,
+    paths: FastMap<TreePath, Arc<NeedlessGroup>>,
     /// The paths in the order in which they were added; one may be here more than once.
     order: VecDeque<(TreePath, Arc<NeedlessGroup>)>,
 }

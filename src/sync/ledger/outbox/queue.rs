@@ -3,12 +3,13 @@
 //! Owns what is known of every path with changes in the queue. This decides which changes need not
 //! be sent at all. Must never reorder or split a record.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 use crate::local::Seq;
 use crate::name::TreePath;
 use crate::namespace::{Change, Entry, EntryKind, Fold, Op, Register, Time};
@@ -151,7 +152,7 @@ pub(in crate::sync) enum Outlook {
 pub(super) struct Queue {
     waiting: VecDeque<WaitingRecord>,
     weight: Weight,
-    paths: HashMap<TreePath, Trail>,
+    paths: FastMap<TreePath, Trail>,
     /// What other nodes know of the paths with changes in the queue; no register if they know
     /// nothing.
     committed: Fold,
