@@ -32,6 +32,7 @@ impl Filesystem {
             open => open,
         };
         Ok(open?.map(|OpenBlob { file, pin }| {
+            self.0.rooms.fetcher.note_used(digest, size);
             let source = Source::new(file, Some(pin));
             self.0.recent.keep(digest, size, &source);
             source

@@ -2,6 +2,8 @@
 //!
 //! Owns compression and its limits. Must never return bytes that do not have the digest.
 
+use std::cell::RefCell;
+
 use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 
@@ -33,9 +35,29 @@ pub fn decode_frame(bytes: &[u8], digest: &Digest, size: u64) -> Result<Vec<u8>>
     Ok(raw)
 }
 
+thread_local! {
+    /// The decompressor of a thread. To make one takes fresh memory, a tenth of what it takes to store a
+    /// content of 8 KiB.
+    static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
+        const { RefCell::new(None) };
+}
+
 /// Decompresses to at most `most` bytes.
 pub(super) fn decompress(bytes: &[u8], most: usize) -> Option<Vec<u8>> {
+    DECOMPRESSOR.with_borrow_mut(|kept| {
+        let mut decompressor = match kept.take() {
+            Some(decompressor) => decompressor,
+            None => new_decompressor()?,
+        };
+        let raw = decompressor.decompress(bytes, most).ok()?;
+        // One that has met a damaged frame is not used again.
+        *kept = Some(decompressor);
+        Some(raw)
+    })
+}
+
+fn new_decompressor() -> Option<zstd::bulk::Decompressor<'static>> {
     let mut decompressor = zstd::bulk::Decompressor::new().ok()?;
     decompressor.window_log_max(WINDOW_LOG_MAX).ok()?;
-    decompressor.decompress(bytes, most).ok()
+    Some(decompressor)
 }

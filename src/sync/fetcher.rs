@@ -175,6 +175,11 @@ impl Fetcher {
         fetched
     }
 
+    /// Notes that a program uses a content that is here. Returns at once.
+    pub fn note_used(&self, digest: Digest, size: u64) {
+        self.0.note_used(digest, size);
+    }
+
     /// Counts the contents that were requested and not delivered for lack of room.
     pub fn without_room(&self) -> u64 {
         self.0.without_room.load(Ordering::Relaxed)
@@ -259,7 +264,7 @@ impl Inner {
                 return Err(Error::new(Kind::NotFound, op));
             }
             if let Some(parcel) = Parcel::of(&location.site, digest, size) {
-                self.note_asked(&parcel);
+                self.note_asked(&parcel, digest);
             }
             let fetched = match &location.site {
                 Site::Pack { pack, .. } => {

@@ -12,6 +12,7 @@
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -19,6 +20,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use super::{FLIGHTS_MAX, Inner, WHOLE_PACK_BYTES};
+use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::remote::Health;
 use crate::sync::parcels::{Order, Parcel};
@@ -45,10 +47,16 @@ const ORDER_AGE_MIN: Duration = Duration::from_secs(2);
 const ORDER_COST: u32 = 50;
 /// How long nothing is fetched ahead after a failed request.
 const REST: Duration = Duration::from_secs(10);
+/// How long after a fetch ahead the programs' use of contents is watched.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 /// The fetches ahead.
-#[derive(Debug)]
-pub(super) struct Ahead(Mutex<State>);
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    state: Mutex<State>,
+    /// Until this monotonic time in milliseconds, programs may begin to use what was fetched ahead.
+    watched_until_ms: AtomicU64,
+}
 
 #[derive(Debug)]
 struct State {
@@ -56,8 +64,9 @@ struct State {
     order: Option<(Arc<Order>, Duration, Duration)>,
     window: usize,
     known: LruCache<Parcel, ParcelMemory>,
-    /// Parcels that programs have requested and that are not yet planned for.
-    asked: VecDeque<Parcel>,
+    /// Parcels that programs have requested and that are not yet planned for, and whether a program has
+    /// gone on in that parcel.
+    asked: VecDeque<(Parcel, bool)>,
     queue: VecDeque<(Parcel, u64)>,
     queued_bytes: u64,
     /// A task is planning.
@@ -72,13 +81,15 @@ struct State {
 enum ParcelMemory {
     /// It is fetched ahead, or was.
     Ahead,
-    /// A program has requested it.
-    Asked,
+    /// A program has requested it, because of this content.
+    Asked(Digest),
+    /// Programs use more of its contents.
+    Read,
 }
 
-impl Default for Ahead {
+impl Default for State {
     fn default() -> Self {
-        Self(Mutex::new(State {
+        Self {
             order: None,
             window: WINDOW_FIRST,
             known: LruCache::new(KNOWN_MAX),
@@ -88,16 +99,27 @@ impl Default for Ahead {
             planning: false,
             running: 0,
             rests_until: Duration::ZERO,
-        }))
+        }
     }
 }
 
 impl State {
-    /// Queues the parcels that follow one in the order.
-    fn follow(&mut self, parcel: &Parcel, order: &Order) {
+    /// Notes that a parcel is to be planned for; returns whether a planner must be started.
+    fn ask(&mut self, parcel: &Parcel, memory: ParcelMemory) -> bool {
+        self.known.put(parcel.clone(), memory);
+        if self.asked.len() >= WINDOW_MAX {
+            return false;
+        }
+        self.asked.push_back((parcel.clone(), memory == ParcelMemory::Read));
+        !std::mem::replace(&mut self.planning, true)
+    }
+
+    /// Queues the parcels that follow one in the order. `is_read` says that a program goes on in it.
+    fn follow(&mut self, parcel: &Parcel, order: &Order, is_read: bool) {
         let Some(place) = order.place(parcel) else { return };
         let near = order.from(place.saturating_sub(NEAR));
-        let goes_on = near.iter().take(place.min(NEAR)).any(|(one, _)| self.known.contains(one));
+        let mut near = near.iter().take(place.min(NEAR));
+        let goes_on = is_read || near.any(|(one, _)| self.known.contains(one));
         self.window = if goes_on {
             (self.window * 2).clamp(1, WINDOW_MAX)
         } else if self.known.len() > 1 {
@@ -125,7 +147,7 @@ impl State {
         while let Some((parcel, bytes)) = self.queue.pop_front() {
             self.queued_bytes -= bytes;
             // If a program was faster, it has fetched the parcel itself.
-            if self.known.peek(&parcel) != Some(&ParcelMemory::Asked) {
+            if self.known.peek(&parcel) == Some(&ParcelMemory::Ahead) {
                 self.running += 1;
                 return Some((parcel, bytes));
             }
@@ -141,20 +163,44 @@ impl State {
 
 impl Inner {
     /// Notes that a program waits for a content of a parcel. Returns at once.
-    pub(super) fn note_asked(self: &Arc<Self>, parcel: &Parcel) {
+    pub(super) fn note_asked(self: &Arc<Self>, parcel: &Parcel, digest: Digest) {
         if !self.goes_on {
             return;
         }
         let begin = {
-            let mut state = self.ahead.0.lock();
-            if state.known.put(parcel.clone(), ParcelMemory::Asked) == Some(ParcelMemory::Asked)
-                || state.asked.len() >= WINDOW_MAX
-            {
-                return;
-            }
-            state.asked.push_back(parcel.clone());
-            !std::mem::replace(&mut state.planning, true)
+            let mut state = self.ahead.state.lock();
+            let is_guess =
+                state.known.get(parcel).is_none_or(|memory| *memory == ParcelMemory::Ahead);
+            is_guess && state.ask(parcel, ParcelMemory::Asked(digest))
         };
+        self.begin_planning(begin);
+    }
+
+    /// Notes that a program uses a content that is here. If its parcel was fetched ahead, or because
+    /// of another content in it, the program goes on as was guessed, and more is fetched: otherwise
+    /// the next request would come only when the program waits again. Returns at once.
+    pub(super) fn note_used(self: &Arc<Self>, digest: Digest, size: u64) {
+        let now_ms = self.ledger.clock().mono().as_millis() as u64;
+        if now_ms >= self.ahead.watched_until_ms.load(Ordering::Relaxed) {
+            return;
+        }
+        let location = self.ledger.location(&digest);
+        let parcel = location.and_then(|location| Parcel::of(&location.site, digest, size));
+        let Some(parcel) = parcel else { return };
+        let begin = {
+            let mut state = self.ahead.state.lock();
+            match state.known.get(&parcel) {
+                Some(ParcelMemory::Ahead) => state.ask(&parcel, ParcelMemory::Asked(digest)),
+                Some(ParcelMemory::Asked(first)) if *first != digest => {
+                    state.ask(&parcel, ParcelMemory::Read)
+                }
+                _ => false,
+            }
+        };
+        self.begin_planning(begin);
+    }
+
+    fn begin_planning(self: &Arc<Self>, begin: bool) {
         if begin {
             let inner = Arc::clone(self);
             drop(task::spawn(&self.runtime, "ahead", async move { inner.plan().await }));
@@ -165,17 +211,17 @@ impl Inner {
     async fn plan(self: Arc<Self>) {
         loop {
             let asked = {
-                let mut state = self.ahead.0.lock();
+                let mut state = self.ahead.state.lock();
                 let asked = state.asked.pop_front();
                 state.planning = asked.is_some();
                 asked
             };
-            let Some(parcel) = asked else { return };
+            let Some((parcel, is_read)) = asked else { return };
             if !self.may_go() {
                 continue;
             }
             let order = self.order(&parcel).await;
-            self.ahead.0.lock().follow(&parcel, &order);
+            self.ahead.state.lock().follow(&parcel, &order, is_read);
             self.go();
         }
     }
@@ -183,7 +229,7 @@ impl Inner {
     /// Returns the order; builds it again if it is old.
     async fn order(self: &Arc<Self>, parcel: &Parcel) -> Arc<Order> {
         let now = self.ledger.clock().mono();
-        let known = self.ahead.0.lock().order.clone();
+        let known = self.ahead.state.lock().order.clone();
         if let Some((order, made, serves)) = known {
             let age = now.saturating_sub(made);
             let has = order.place(parcel).is_some();
@@ -195,19 +241,21 @@ impl Inner {
         let order = Arc::new(task::blocking(move || Order::of(&ledger)).await);
         let made = self.ledger.clock().mono();
         let serves = ORDER_AGE_MIN.max(made.saturating_sub(now) * ORDER_COST);
-        self.ahead.0.lock().order = Some((Arc::clone(&order), made, serves));
+        self.ahead.state.lock().order = Some((Arc::clone(&order), made, serves));
         order
     }
 
     /// Begins as many fetches as allowed.
     fn go(self: &Arc<Self>) {
         loop {
-            let Some((parcel, bytes)) = self.ahead.0.lock().take() else { return };
+            let Some((parcel, bytes)) = self.ahead.state.lock().take() else { return };
             let inner = Arc::clone(self);
+            self.watch();
             let work = async move {
                 let went = inner.fetch_ahead(parcel, bytes).await;
+                inner.watch();
                 {
-                    let mut state = inner.ahead.0.lock();
+                    let mut state = inner.ahead.state.lock();
                     state.running -= 1;
                     if went.is_err() {
                         state.rest(inner.ledger.clock().mono() + REST);
@@ -217,6 +265,12 @@ impl Inner {
             };
             drop(task::spawn(&self.runtime, "ahead", work));
         }
+    }
+
+    /// Watches what programs use for some time.
+    fn watch(&self) {
+        let until = self.ledger.clock().mono() + WATCHED_FOR;
+        self.ahead.watched_until_ms.store(until.as_millis() as u64, Ordering::Relaxed);
     }
 
     async fn fetch_ahead(self: &Arc<Self>, parcel: Parcel, bytes: u64) -> Result<()> {
@@ -231,7 +285,7 @@ impl Inner {
 
     /// Reports whether the store can take requests for which no program waits.
     pub(super) fn may_go(&self) -> bool {
-        let rests = self.ledger.clock().mono() < self.ahead.0.lock().rests_until;
+        let rests = self.ledger.clock().mono() < self.ahead.state.lock().rests_until;
         !rests
             && self.remote.as_ref().is_some_and(|remote| {
                 remote.unfit().is_none()
@@ -242,7 +296,7 @@ impl Inner {
 
     /// Notes that a parcel is fetched for no program; returns false if it was fetched before.
     pub(super) fn note_begun(&self, parcel: &Parcel) -> bool {
-        let mut state = self.ahead.0.lock();
+        let mut state = self.ahead.state.lock();
         if state.known.contains(parcel) {
             return false;
         }

@@ -38,7 +38,11 @@ fn digest(n: u64) -> Digest {
 
 /// Counts the files whose contents are here.
 fn here(node: &Node, files: u64) -> u64 {
-    (0..files).filter(|n| node.engine.ledger().blobs().contains(&digest(*n))).count() as u64
+    (0..files).filter(|n| here_is(node, *n)).count() as u64
+}
+
+fn here_is(node: &Node, n: u64) -> bool {
+    node.engine.ledger().blobs().contains(&digest(n))
 }
 
 /// Returns a node that knows what the store has, and the number of reads that this took.
@@ -75,6 +79,54 @@ fn what_was_stored_together_is_fetched_together() {
             settle().await;
         }
         assert_eq!(packs_read(&b, before), files / TOGETHER, "each pack is read once");
+    });
+}
+
+/// A program that reads what is here already need not wait for more.
+#[test]
+fn the_use_of_what_was_fetched_ahead_fetches_more() {
+    run(async {
+        let files = 200;
+        let world = stored(files).await;
+        let (b, before) = fresh(&world).await;
+        let read = async |n: u64| {
+            assert!(b.read(&name(n)).await.is_some());
+            settle().await;
+            packs_read(&b, before)
+        };
+        assert_eq!(read(0).await, 7);
+        let guessed = (TOGETHER..files).find(|n| here_is(&b, *n)).unwrap();
+        let more = read(guessed).await;
+        assert!(more > 7, "{more}");
+        assert_eq!(read(guessed).await, more, "the same content again tells nothing");
+        // What was used long after a fetch ahead says nothing.
+        world.clock.advance(Duration::from_mins(1));
+        let (last, all) =
+            ((0..files).rev().find(|n| here_is(&b, *n)).unwrap(), packs_read(&b, before));
+        assert_eq!(read(last).await, all);
+    });
+}
+
+/// The first parcel is followed by few, because a program may need only one content of it.
+#[test]
+fn a_program_that_goes_on_in_its_first_pack_is_read_ahead_of() {
+    run(async {
+        let files = 200;
+        let world = stored(files).await;
+        let (b, before) = fresh(&world).await;
+        assert!(b.read(&name(0)).await.is_some());
+        settle().await;
+        assert_eq!(packs_read(&b, before), 7);
+        let same = (1..TOGETHER).find(|n| here_is(&b, *n)).unwrap();
+        assert!(b.read(&name(same)).await.is_some());
+        settle().await;
+        assert_eq!(packs_read(&b, before), 1 + 12, "twice as many");
+        // Further contents of it tell nothing new.
+        for n in 0..TOGETHER {
+            assert!(b.read(&name(n)).await.is_some());
+        }
+        settle().await;
+        assert_eq!(packs_read(&b, before), 1 + 12);
     });
 }
 

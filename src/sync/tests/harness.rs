@@ -312,6 +312,7 @@ impl Node {
         let blobs = self.engine.ledger().blobs();
         self.engine.fetcher().fetch_within(digest, size, DEADLINE).await.ok()?;
         let open = blobs.open_blob(&digest, size).unwrap()?;
+        self.engine.fetcher().note_used(digest, size);
         let mut bytes = vec![0; size as usize];
         open.file.read_exact_at(&mut bytes, 0).unwrap();
         assert_eq!(Digest::of(&bytes), digest, "a local blob matches its digest");
