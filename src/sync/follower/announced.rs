@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::bundles::FEW;
-use super::{Folded, Follower, WaitingNodes};
+use super::{FoldItem, Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{HeadCommit, LogHead, Remote};
 use crate::stamp::Stamp;
@@ -49,7 +49,7 @@ impl Follower {
         let mut is_folded = self.list_and_fold(remote, &young, &mut new).await?;
         if is_folded {
             // What the list shows and the log does not return may have a copy in the head.
-            let items = self.with_announced(Vec::new(), &young);
+            let items = self.with_announced(&[], &young);
             let waiting = WaitingNodes::default();
             is_folded = self.fold_checked(remote, items, false, &waiting).await == Folded::All;
         }
@@ -87,11 +87,11 @@ impl Follower {
     pub(super) async fn fold_checked(
         &self,
         remote: &Remote,
-        items: Vec<(Stamp, Option<Bytes>)>,
+        items: Vec<FoldItem>,
         listed_again: bool,
         waiting: &WaitingNodes,
     ) -> Folded {
-        let copies = items.iter().filter_map(|(stamp, bytes)| Some((*stamp, bytes.clone()?)));
+        let copies = items.iter().filter_map(|one| Some((one.stamp, one.bytes.clone()?)));
         let copies: Vec<(Stamp, Bytes)> = copies.collect();
         let folded = self.fold(remote, items, listed_again, waiting).await;
         for (stamp, bytes) in copies {
@@ -104,27 +104,25 @@ impl Follower {
 
     /// Folds commits of the head.
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let items = self.with_announced(Vec::new(), &news);
+        let items = self.with_announced(&[], &news);
         self.0.lag.listed(items.len(), true);
         self.fold(remote, items, false, &WaitingNodes::default()).await
     }
 
-    /// Adds to commits that are to be folded those of the head that are not folded, in order. Those
-    /// with a copy are added even if a list has found them unusable, because a copy costs no
-    /// request.
-    pub(super) fn with_announced(
-        &self,
-        mut names: Vec<Stamp>,
-        news: &[HeadCommit],
-    ) -> Vec<(Stamp, Option<Bytes>)> {
+    /// Adds to listed commits that are to be folded, which are in order, those of the head that are not
+    /// folded. Those with a copy are added even if a list has found them unusable, because a copy
+    /// costs no request.
+    pub(super) fn with_announced(&self, listed: &[Stamp], news: &[HeadCommit]) -> Vec<FoldItem> {
         let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
-        names.extend(self.unfolded(&stamps));
+        let mut names = self.unfolded(&stamps);
         names.extend(self.unseen_copies(news));
+        names.extend(listed);
         names.sort_unstable();
         names.dedup();
-        let items = names.into_iter().map(|name| {
-            let announced = news.iter().find(|commit| commit.stamp == name);
-            (name, announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from))
+        let items = names.into_iter().map(|stamp| {
+            let announced = news.iter().find(|commit| commit.stamp == stamp);
+            let bytes = announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from);
+            FoldItem { stamp, bytes, shown: listed.binary_search(&stamp).is_ok() }
         });
         items.collect()
     }

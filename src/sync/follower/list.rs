@@ -124,7 +124,7 @@ impl Follower {
             // One that is read again was new earlier, and its announcement may be over.
             listing.new.extend(unfolded.iter().filter(|stamp| !self.is_skipped(stamp)));
             listing.new.truncate(NEW_MAX);
-            let items = self.with_announced(unfolded, &page.lacking(listing.young));
+            let items = self.with_announced(&unfolded, &page.lacking(listing.young));
             self.0.lag.listed(items.len(), first);
             let (again, waiting) = (reach == ListReach::Gap, &listing.waiting);
             if self.fold_checked(remote, items, again, waiting).await == Folded::Gap {

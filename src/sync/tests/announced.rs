@@ -148,6 +148,34 @@ fn p5_in_order_although_lists_are_late() {
     });
 }
 
+/// The head names a commit and no longer the one before, and a list shows neither yet.
+#[test]
+fn p5_in_order_where_the_head_names_more_than_a_late_list() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.send(&format!("f{n}"), b"x").await;
+        }
+        let mut head = head_of(a.remote()).await;
+        head.commits.remove(1);
+        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let late = world.log().await.split_off(1);
+        let mut kept = Vec::new();
+        for name in &late {
+            kept.push(world.store.read(name).await.unwrap().to_vec());
+            world.store.remove(name).await;
+        }
+        let b = world.node();
+        assert!(!b.pull().await);
+        assert!(b.entry("f0").is_some() && b.entry("f2").is_none());
+        for (name, bytes) in late.iter().zip(kept) {
+            world.store.overwrite(name, bytes).await;
+        }
+        assert!(b.pull().await && b.entry("f1").is_some() && b.entry("f2").is_some());
+    });
+}
+
 #[test]
 fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
     run(async {
