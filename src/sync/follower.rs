@@ -155,7 +155,8 @@ struct FoldItem {
     stamp: Stamp,
     /// Its bytes, if they need not be requested.
     bytes: Option<Bytes>,
-    /// A list or a bundle has shown it, so what still lacks before it is not only late.
+    /// A list or a bundle has shown it. If the one before it is missing even after a second list, it
+    /// is applied without that one.
     shown: bool,
 }
 

@@ -34,15 +34,16 @@ impl Parcel {
     }
 }
 
-/// Those contents of a parcel that are not here.
+/// What is known of a parcel.
 #[derive(Clone, Copy, Debug, Default)]
 struct Holds {
     stored_ms: u64,
-    /// The bytes that they take on the disk.
+    /// The bytes of those of its contents that are not here.
     bytes: u64,
 }
 
-/// Parcels that held something that was not here, the oldest first.
+/// Parcels, the oldest first, with the bytes that were not here. Those of which all was here have a
+/// place, too: a program may go on from there.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     parcels: Vec<(Parcel, u64)>,
@@ -61,14 +62,14 @@ impl Order {
                 let Some(parcel) = Parcel::of(&location.site, digest, location.size) else {
                     continue;
                 };
-                if ledger.reliance().is_expired(location.stored_ms)
-                    || ledger.blobs().contains(&digest)
-                {
+                if ledger.reliance().is_expired(location.stored_ms) {
                     continue;
                 }
                 let holds = all.entry(parcel).or_default();
                 holds.stored_ms = holds.stored_ms.max(location.stored_ms);
-                holds.bytes += location.size;
+                if !ledger.blobs().contains(&digest) {
+                    holds.bytes += location.size;
+                }
             }
             if all.len() > 2 * PARCELS_MAX {
                 all = last_of(all).into_iter().collect();
@@ -79,7 +80,7 @@ impl Order {
         Self::of_parcels(all.map(|(parcel, holds)| (parcel, holds.bytes)).collect())
     }
 
-    /// Builds the order from its parcels, each with the bytes that it takes on the disk.
+    /// Builds the order from its parcels, each with the bytes that are not here.
     pub(super) fn of_parcels(parcels: Vec<(Parcel, u64)>) -> Self {
         let places = parcels.iter().enumerate().map(|(at, (parcel, _))| (parcel.clone(), at));
         Self { places: places.collect(), parcels }
@@ -90,7 +91,7 @@ impl Order {
         self.places.get(parcel).copied()
     }
 
-    /// Returns the parcels from a position on, each with the bytes that it takes on the disk.
+    /// Returns the parcels from a position on, each with the bytes that were not here.
     pub(super) fn from(&self, place: usize) -> &[(Parcel, u64)] {
         self.parcels.get(place..).unwrap_or_default()
     }

@@ -127,7 +127,8 @@ impl State {
         } else {
             self.window
         };
-        for (next, bytes) in order.from(place + 1).iter().take(self.window) {
+        let lacking = order.from(place + 1).iter().filter(|(_, bytes)| *bytes > 0);
+        for (next, bytes) in lacking.take(self.window) {
             if self.queued_bytes.saturating_add(*bytes) > QUEUED_BYTES_MAX {
                 return;
             }

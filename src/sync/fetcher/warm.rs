@@ -177,7 +177,7 @@ impl Fetcher {
 fn choose(order: &Order, budget: u64, node: u64) -> Vec<(Parcel, u64)> {
     let mut left = budget;
     let mut chosen: Vec<(Digest, Parcel, u64)> = Vec::new();
-    for (parcel, bytes) in order.from(0).iter().rev() {
+    for (parcel, bytes) in order.from(0).iter().rev().filter(|(_, bytes)| *bytes > 0) {
         let Some(rest) = left.checked_sub(*bytes) else { break };
         left = rest;
         let mut text = match parcel {
