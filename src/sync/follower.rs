@@ -150,22 +150,6 @@ impl State {
     }
 }
 
-/// A commit that is to be folded.
-struct FoldItem {
-    stamp: Stamp,
-    /// Its bytes, if they need not be requested.
-    bytes: Option<Bytes>,
-    /// A list or a bundle has shown it. If the one before it is missing even after a second list, it
-    /// is applied without that one.
-    shown: bool,
-}
-
-impl FoldItem {
-    fn shown(stamp: Stamp, bytes: Option<Bytes>) -> Self {
-        Self { stamp, bytes, shown: true }
-    }
-}
-
 /// The outcome of reading a commit.
 enum CommitRead {
     Commit(Box<Commit>),
@@ -370,32 +354,30 @@ impl Follower {
 
     /// Reads and applies commits in the order of their stamps. Commits whose bytes are given are
     /// not requested. If a commit cannot be read now, the later ones of the same node are left out;
-    /// `waiting` holds these nodes. A commit before which one is missing counts as such if the log was
-    /// `listed_again` and does not show it.
+    /// `waiting` holds these nodes.
     async fn fold(
         &self,
         remote: &Remote,
-        items: Vec<FoldItem>,
+        items: Vec<(Stamp, Option<Bytes>)>,
         listed_again: bool,
         waiting: &WaitingNodes,
     ) -> Folded {
         let keep_from = items.len().saturating_sub(KEPT_INLINE);
-        let reading = stream::iter(items).map(|FoldItem { stamp, bytes, shown }| async move {
-            let read = match bytes {
-                _ if waiting.has(stamp.node) => CommitRead::Later,
+        let reading = stream::iter(items).map(|(stamp, bytes)| async move {
+            match bytes {
+                _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
                 Some(bytes) => match unpack(stamp, bytes).await {
-                    read @ CommitRead::Unusable { .. } if self.is_not_due(&stamp) => read,
+                    read @ CommitRead::Unusable { .. } if self.is_not_due(&stamp) => (stamp, read),
                     // The node that put it into the head or the bundle may have read it badly.
                     CommitRead::Unusable { .. } => self.read(remote, stamp).await,
-                    read => read,
+                    read => (stamp, read),
                 },
                 None => self.read(remote, stamp).await,
-            };
-            (stamp, shown, read)
+            }
         });
         let mut reading = pin!(reading.buffered(FETCHES_AT_ONCE).enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
-        while let Some((place, (stamp, shown, got))) = reading.next().await {
+        while let Some((place, (stamp, got))) = reading.next().await {
             // Later commits of a node are not applied before one that cannot be read now.
             if waiting.has(stamp.node) {
                 continue;
@@ -406,10 +388,6 @@ impl Follower {
                         self.0.state.lock().gap = Some(self.0.ledger.clock().mono());
                         if !listed_again {
                             return Folded::Gap;
-                        }
-                        if !shown {
-                            waiting.note(stamp.node);
-                            continue;
                         }
                     }
                     if let Some(alone_ms) = alone_ms {
@@ -482,12 +460,12 @@ impl Follower {
     }
 
     /// Reads one commit.
-    async fn read(&self, remote: &Remote, stamp: Stamp) -> CommitRead {
+    async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, CommitRead) {
         let Inner { troubled, freshness, .. } = &*self.0;
         let error = match read_again(|| self.read_once(remote, stamp)).await {
             Ok(commit) => {
                 troubled.clear(&stamp);
-                return CommitRead::Commit(Box::new(commit));
+                return (stamp, CommitRead::Commit(Box::new(commit)));
             }
             Err(error) => error,
         };
@@ -495,11 +473,11 @@ impl Follower {
         match fault {
             ReadFault::Gone => {
                 troubled.clear(&stamp);
-                return CommitRead::Gone;
+                return (stamp, CommitRead::Gone);
             }
-            ReadFault::Ours => return CommitRead::Later,
+            ReadFault::Ours => return (stamp, CommitRead::Later),
             ReadFault::Refused | ReadFault::Passing if freshness.is_down() => {
-                return CommitRead::Later;
+                return (stamp, CommitRead::Later);
             }
             ReadFault::Damaged | ReadFault::Newer | ReadFault::Refused | ReadFault::Passing => {}
         }
@@ -509,9 +487,9 @@ impl Follower {
         }
         let may_pass = fault == ReadFault::Passing && !self.is_skipped(&stamp);
         if may_pass && troubled.is_young(&stamp, HELD_MAX) {
-            return CommitRead::Later;
+            return (stamp, CommitRead::Later);
         }
-        CommitRead::Unusable { error, is_news: is_first || may_pass }
+        (stamp, CommitRead::Unusable { error, is_news: is_first || may_pass })
     }
 
     /// Reports whether a commit was found unusable, in this run or an earlier one.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::bundles::FEW;
-use super::{FoldItem, Folded, Follower, WaitingNodes};
+use super::{Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{HeadCommit, LogHead, Remote};
 use crate::stamp::Stamp;
@@ -41,24 +41,22 @@ impl Follower {
             ledger.note_listed(began, began_ms);
             return Ok(true);
         }
-        // Some stores list new objects late. Older ones may have been deleted.
-        let is_young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
-        let announced = head.iter().flat_map(|head| &head.commits);
-        let young: Vec<HeadCommit> = announced.filter(is_young).cloned().collect();
         let mut new = Vec::new();
-        let mut is_folded = self.list_and_fold(remote, &young, &mut new).await?;
-        if is_folded {
-            // What the list shows and the log does not return may have a copy in the head.
-            let items = self.with_announced(&[], &young);
-            let waiting = WaitingNodes::default();
-            is_folded = self.fold_checked(remote, items, false, &waiting).await == Folded::All;
-        }
-        if !is_folded {
+        if !self.list_and_fold(remote, &mut new).await? {
             // A head need not name what waits, so the next look lists the log, too.
             watch.note_listed(None, &[]);
             return Ok(false);
         }
-        watch.note_listed(head.as_ref(), &new);
+        if let Some(head) = &head {
+            // Some stores list new objects late. Older ones may have been deleted.
+            let young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
+            let young = head.commits.iter().filter(young).cloned().collect();
+            if self.fold_unlisted(remote, young).await != Folded::All {
+                watch.note_listed(None, &[]);
+                return Ok(false);
+            }
+        }
+        watch.note_listed(head.as_deref(), &new);
         Ok(true)
     }
 
@@ -82,18 +80,14 @@ impl Follower {
             && matches!(ledger.bound(remote).await, Ok(store) if !ledger.is_of_another_store(store))
     }
 
-    /// As [`Follower::fold`], after a list. Remembers the commits that came from copies: the list did
-    /// not show them, or they cannot be read from the log.
-    pub(super) async fn fold_checked(
-        &self,
-        remote: &Remote,
-        items: Vec<FoldItem>,
-        listed_again: bool,
-        waiting: &WaitingNodes,
-    ) -> Folded {
-        let copies = items.iter().filter_map(|one| Some((one.stamp, one.bytes.clone()?)));
-        let copies: Vec<(Stamp, Bytes)> = copies.collect();
-        let folded = self.fold(remote, items, listed_again, waiting).await;
+    /// Folds commits that a list did not show, or that cannot be read from the log. Remembers those
+    /// that came from copies.
+    async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
+        let unseen = self.unseen_copies(&young);
+        let copies = young.iter().filter(|one| unseen.contains(&one.stamp));
+        let copies: Vec<(Stamp, Bytes)> =
+            copies.filter_map(|one| Some((one.stamp, one.bytes.clone()?.into()))).collect();
+        let folded = self.fold_announced(remote, young).await;
         for (stamp, bytes) in copies {
             if self.0.ledger.log(|log| log.has(&stamp)) {
                 self.remember_copy(stamp, bytes).await;
@@ -102,29 +96,20 @@ impl Follower {
         folded
     }
 
-    /// Folds commits of the head.
+    /// Folds commits of the head. Those with a copy are folded even if a list has found them
+    /// unusable, because a copy costs no request.
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let items = self.with_announced(&[], &news);
-        self.0.lag.listed(items.len(), true);
-        self.fold(remote, items, false, &WaitingNodes::default()).await
-    }
-
-    /// Adds to listed commits that are to be folded, which are in order, those of the head that are not
-    /// folded. Those with a copy are added even if a list has found them unusable, because a copy
-    /// costs no request.
-    pub(super) fn with_announced(&self, listed: &[Stamp], news: &[HeadCommit]) -> Vec<FoldItem> {
         let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
         let mut names = self.unfolded(&stamps);
-        names.extend(self.unseen_copies(news));
-        names.extend(listed);
+        names.extend(self.unseen_copies(&news));
         names.sort_unstable();
         names.dedup();
-        let items = names.into_iter().map(|stamp| {
-            let announced = news.iter().find(|commit| commit.stamp == stamp);
-            let bytes = announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from);
-            FoldItem { stamp, bytes, shown: listed.binary_search(&stamp).is_ok() }
+        self.0.lag.listed(names.len(), true);
+        let items = names.into_iter().map(|name| {
+            let announced = news.iter().find(|commit| commit.stamp == name);
+            (name, announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from))
         });
-        items.collect()
+        self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
     }
 
     /// Counts the commits that were not folded and of which the head has no copy.

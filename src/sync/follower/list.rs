@@ -1,4 +1,4 @@
-//! LogListing the log: how far back, one page at a time.
+//! Listing the log: how far back, one page at a time.
 //!
 //! Owns which part of the log is listed. Must never list what existed when the log was last folded,
 //! except for late comers. Must never list a page again because a later page failed.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Folded, Follower, SKIPPED_AT_ONCE, WaitingNodes};
 use crate::error::Result;
-use crate::remote::{HeadCommit, LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
+use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
 use crate::sync::times::LOOK_BACK_MS;
@@ -44,33 +44,11 @@ struct LogPage {
     full: bool,
 }
 
-/// What a list is combined with, and what it finds.
-struct LogListing<'a> {
-    /// Commits of the head. A store that lists late may show later ones of their nodes before them.
-    young: &'a [HeadCommit],
-    /// The new commits that were listed.
-    new: &'a mut Vec<Stamp>,
-    /// The nodes that have a commit which could not be read just now.
-    waiting: WaitingNodes,
-}
-
-impl LogPage {
-    /// Returns those commits that it should have listed and did not.
-    fn lacking(&self, young: &[HeadCommit]) -> Vec<HeadCommit> {
-        let last = self.names.last().filter(|_| self.full);
-        let is_here = |one: &&HeadCommit| last.is_none_or(|last| one.stamp < *last);
-        let listed: HashSet<&Stamp> = self.names.iter().collect();
-        young.iter().filter(is_here).filter(|one| !listed.contains(&one.stamp)).cloned().collect()
-    }
-}
-
 impl Follower {
-    /// Lists the log and folds the new commits, and those of the head in `young`, in one order; adds
-    /// the names of the listed ones to `new`.
+    /// Lists the log and folds the new commits; adds their names to `new`.
     pub(super) async fn list_and_fold(
         &self,
         remote: &Remote,
-        young: &[HeadCommit],
         new: &mut Vec<Stamp>,
     ) -> Result<bool> {
         let reaching = self.reaching(remote);
@@ -82,24 +60,25 @@ impl Follower {
         }
         let store = self.store_of(&reaching).await?;
         let covers = self.catch_up(remote, store).await?;
-        let mut listing = LogListing { young, new, waiting: WaitingNodes::default() };
-        self.fold_bundles(remote, covers, &listing.waiting).await;
+        let waiting = WaitingNodes::default();
+        self.fold_bundles(remote, covers, &waiting).await;
         let reach = if wide { ListReach::Wide } else { ListReach::New };
-        let folded = match self.list_part(remote, store, reach, &mut listing).await? {
-            Folded::Gap => self.list_part(remote, store, ListReach::Gap, &mut listing).await?,
+        let folded = match self.list_part(remote, store, reach, new, &waiting).await? {
+            Folded::Gap => self.list_part(remote, store, ListReach::Gap, new, &waiting).await?,
             folded => folded,
         };
         Ok(folded == Folded::All)
     }
 
     /// Lists a part of the log and folds it page by page: folded pages stay folded if a later page
-    /// fails.
+    /// fails. The nodes in `waiting` have a commit that could not be read just now.
     async fn list_part(
         &self,
         remote: &Remote,
         store: StoreId,
         reach: ListReach,
-        listing: &mut LogListing<'_>,
+        new: &mut Vec<Stamp>,
+        waiting: &WaitingNodes,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
@@ -121,13 +100,13 @@ impl Follower {
             let page = self.list_page(remote, after.as_deref(), first).await?;
             let latest = page.names.last().copied();
             let unfolded = self.unfolded(&page.names);
+            self.0.lag.listed(unfolded.len(), first);
             // One that is read again was new earlier, and its announcement may be over.
-            listing.new.extend(unfolded.iter().filter(|stamp| !self.is_skipped(stamp)));
-            listing.new.truncate(NEW_MAX);
-            let items = self.with_announced(&unfolded, &page.lacking(listing.young));
-            self.0.lag.listed(items.len(), first);
-            let (again, waiting) = (reach == ListReach::Gap, &listing.waiting);
-            if self.fold_checked(remote, items, again, waiting).await == Folded::Gap {
+            new.extend(unfolded.iter().filter(|stamp| !self.is_skipped(stamp)));
+            new.truncate(NEW_MAX);
+            let again = reach == ListReach::Gap;
+            let items = unfolded.into_iter().map(|stamp| (stamp, None)).collect();
+            if self.fold(remote, items, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
             }
             if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {
@@ -137,7 +116,7 @@ impl Follower {
                 self.forget_gone(&page, began_ms);
             }
             let Some(latest) = latest.filter(|_| page.full) else {
-                if !listing.waiting.is_empty() {
+                if !waiting.is_empty() {
                     return Ok(Folded::Partly);
                 }
                 // Not beyond our own time: a node whose clock is ahead must not make us miss what
