@@ -153,11 +153,18 @@ impl LogHead {
         self.latest_of(stamp.node).map_or(self.from == 1, |latest| latest < *stamp)
     }
 
-    /// Returns what was announced after the head with this epoch and number; `None` if that is unknown.
-    pub fn since(&self, epoch: u64, number: u64) -> Option<&[HeadCommit]> {
-        let is_known = self.epoch == epoch && self.from - 1 <= number && number <= self.number;
-        let place = self.commits.partition_point(|commit| commit.number <= number);
-        is_known.then(|| &self.commits[place..])
+    /// Returns what was announced after an earlier head; `None` if that is unknown, or if this head
+    /// does not descend from that one: a bucket that was restored goes on from an older head, with
+    /// the same epoch and the same numbers.
+    pub fn since(&self, earlier: &Self) -> Option<&[HeadCommit]> {
+        let number = earlier.number;
+        let is_later =
+            self.epoch == earlier.epoch && self.from - 1 <= number && number <= self.number;
+        let (old, new) =
+            self.commits.split_at(self.commits.partition_point(|one| one.number <= number));
+        let left = earlier.commits.iter().filter(|one| one.number >= self.from);
+        let name = |one: &HeadCommit| (one.number, one.stamp);
+        (is_later && old.iter().map(name).eq(left.map(name))).then_some(new)
     }
 
     /// Encodes it, if readers will accept it.

@@ -150,6 +150,16 @@ impl State {
     }
 }
 
+/// A commit that is to be folded.
+struct FoldItem {
+    stamp: Stamp,
+    /// A copy of its bytes, which need not be requested then.
+    copy: Option<Bytes>,
+    /// A list or a bundle has shown it or a later one of its node. Then a commit that is missing before
+    /// it is lost, if the log was listed again, and not only late.
+    shown: bool,
+}
+
 /// The outcome of reading a commit.
 enum CommitRead {
     Commit(Box<Commit>),
@@ -352,32 +362,33 @@ impl Follower {
         good
     }
 
-    /// Reads and applies commits in the order of their stamps. Commits whose bytes are given are
-    /// not requested. If a commit cannot be read now, the later ones of the same node are left out;
-    /// `waiting` holds these nodes.
+    /// Reads and applies commits in the order of their stamps. If a commit cannot be read now, or
+    /// perhaps is not shown yet, the later ones of the same node are left out; `waiting` holds these
+    /// nodes. Returns at a gap unless the log was `listed_again` because of one.
     async fn fold(
         &self,
         remote: &Remote,
-        items: Vec<(Stamp, Option<Bytes>)>,
+        items: Vec<FoldItem>,
         listed_again: bool,
         waiting: &WaitingNodes,
     ) -> Folded {
         let keep_from = items.len().saturating_sub(KEPT_INLINE);
-        let reading = stream::iter(items).map(|(stamp, bytes)| async move {
-            match bytes {
-                _ if waiting.has(stamp.node) => (stamp, CommitRead::Later),
+        let reading = stream::iter(items).map(|FoldItem { stamp, copy, shown }| async move {
+            let read = match copy {
+                _ if waiting.has(stamp.node) => CommitRead::Later,
                 Some(bytes) => match unpack(stamp, bytes).await {
-                    read @ CommitRead::Unusable { .. } if self.is_not_due(&stamp) => (stamp, read),
+                    read @ CommitRead::Unusable { .. } if self.is_not_due(&stamp) => read,
                     // The node that put it into the head or the bundle may have read it badly.
                     CommitRead::Unusable { .. } => self.read(remote, stamp).await,
-                    read => (stamp, read),
+                    read => read,
                 },
                 None => self.read(remote, stamp).await,
-            }
+            };
+            (stamp, shown, read)
         });
         let mut reading = pin!(reading.buffered(FETCHES_AT_ONCE).enumerate());
         let alone_ms = self.0.state.lock().alone_ms;
-        while let Some((place, (stamp, got))) = reading.next().await {
+        while let Some((place, (stamp, shown, got))) = reading.next().await {
             // Later commits of a node are not applied before one that cannot be read now.
             if waiting.has(stamp.node) {
                 continue;
@@ -388,6 +399,10 @@ impl Follower {
                         self.0.state.lock().gap = Some(self.0.ledger.clock().mono());
                         if !listed_again {
                             return Folded::Gap;
+                        }
+                        if !shown {
+                            waiting.note(stamp.node);
+                            continue;
                         }
                     }
                     if let Some(alone_ms) = alone_ms {
@@ -460,12 +475,12 @@ impl Follower {
     }
 
     /// Reads one commit.
-    async fn read(&self, remote: &Remote, stamp: Stamp) -> (Stamp, CommitRead) {
+    async fn read(&self, remote: &Remote, stamp: Stamp) -> CommitRead {
         let Inner { troubled, freshness, .. } = &*self.0;
         let error = match read_again(|| self.read_once(remote, stamp)).await {
             Ok(commit) => {
                 troubled.clear(&stamp);
-                return (stamp, CommitRead::Commit(Box::new(commit)));
+                return CommitRead::Commit(Box::new(commit));
             }
             Err(error) => error,
         };
@@ -473,11 +488,11 @@ impl Follower {
         match fault {
             ReadFault::Gone => {
                 troubled.clear(&stamp);
-                return (stamp, CommitRead::Gone);
+                return CommitRead::Gone;
             }
-            ReadFault::Ours => return (stamp, CommitRead::Later),
+            ReadFault::Ours => return CommitRead::Later,
             ReadFault::Refused | ReadFault::Passing if freshness.is_down() => {
-                return (stamp, CommitRead::Later);
+                return CommitRead::Later;
             }
             ReadFault::Damaged | ReadFault::Newer | ReadFault::Refused | ReadFault::Passing => {}
         }
@@ -487,9 +502,9 @@ impl Follower {
         }
         let may_pass = fault == ReadFault::Passing && !self.is_skipped(&stamp);
         if may_pass && troubled.is_young(&stamp, HELD_MAX) {
-            return (stamp, CommitRead::Later);
+            return CommitRead::Later;
         }
-        (stamp, CommitRead::Unusable { error, is_news: is_first || may_pass })
+        CommitRead::Unusable { error, is_news: is_first || may_pass }
     }
 
     /// Reports whether a commit was found unusable, in this run or an earlier one.

@@ -45,8 +45,8 @@ pub(super) struct HeadWatch {
 #[derive(Debug, Default)]
 struct State {
     last: Option<KnownHead>,
-    /// The epoch and the number of the head up to which all that was announced is folded.
-    folded: Option<(u64, u64)>,
+    /// The head up to which all that was announced is folded.
+    folded: Option<Arc<LogHead>>,
     /// How many looks in a row failed because the store throttled.
     failures: u32,
     /// The head is not requested before this monotonic time.
@@ -201,8 +201,8 @@ impl HeadWatch {
     pub(super) fn news(&self, head: &LogHead) -> Option<Vec<HeadCommit>> {
         let now = self.clock.mono();
         let mut state = self.state.lock();
-        let (epoch, number) = state.folded?;
-        let Some(news) = head.since(epoch, number) else {
+        let folded = state.folded.clone()?;
+        let Some(news) = head.since(&folded) else {
             // It is unknown what was announced meanwhile, so a commit cannot be called unannounced.
             state.suspects.clear();
             state.folded = None;
@@ -213,20 +213,20 @@ impl HeadWatch {
     }
 
     /// Notes that all commits are folded that were announced up to this head.
-    pub(super) fn note_folded(&self, head: &LogHead) {
-        self.state.lock().folded = Some((head.epoch, head.number));
+    pub(super) fn note_folded(&self, head: &Arc<LogHead>) {
+        self.state.lock().folded = Some(Arc::clone(head));
     }
 
     /// Notes that the log was listed and folded after `head` had been read, and that the `new`
     /// commits were found.
-    pub(super) fn note_listed(&self, head: Option<&LogHead>, new: &[Stamp]) {
+    pub(super) fn note_listed(&self, head: Option<&Arc<LogHead>>, new: &[Stamp]) {
         let Some(head) = head else {
             let mut state = self.state.lock();
             (state.folded, state.suspects) = (None, Vec::new());
             return;
         };
         let (now, mut state) = (self.clock.mono(), self.state.lock());
-        let in_touch = state.folded.is_some_and(|(epoch, n)| head.since(epoch, n).is_some());
+        let in_touch = state.folded.as_ref().is_some_and(|folded| head.since(folded).is_some());
         // Other heads may have announced a commit meanwhile, so this one need not name it, unless
         // the commit is newer than those that this head names.
         let oldest_ms = head.commits.iter().map(|one| one.stamp.ms).min();
@@ -238,7 +238,7 @@ impl HeadWatch {
         let unannounced =
             new.iter().filter(|stamp| (in_touch || stamp.ms >= told_from_ms) && !head.has(stamp));
         state.suspects.extend(unannounced.take(room).map(|stamp| (*stamp, now)));
-        state.folded = Some((head.epoch, head.number));
+        state.folded = Some(Arc::clone(head));
     }
 
     fn say_unusable(&self, error: &Error) {

@@ -77,9 +77,29 @@ fn a_head_tells_what_was_announced_after_an_earlier_one() {
     let one = first([commit(NOW_MS, 4)]);
     let two = LogHead::after(Some(&one), [commit(NOW_MS + 5, 4), commit(NOW_MS + 1, 4)], NOW_MS);
     let three = LogHead::after(Some(&two), [commit(NOW_MS + 5, 4), commit(NOW_MS + 9, 4)], NOW_MS);
-    let since = |number| three.since(one.epoch, number).map(<[HeadCommit]>::len);
-    assert_eq!([0, 1, 2, 3, 4].map(since), [Some(4), Some(3), Some(1), Some(0), None]);
-    assert_eq!(three.since(one.epoch + 1, 1), None, "another epoch");
+    let since = |head: &LogHead| three.since(head).map(<[HeadCommit]>::len);
+    let four = LogHead::after(Some(&three), [commit(NOW_MS + 10, 4)], NOW_MS);
+    assert_eq!([&one, &two, &three, &four].map(since), [Some(3), Some(1), Some(0), None]);
+    assert_eq!(since(&LogHead { epoch: one.epoch + 1, ..one.clone() }), None, "another epoch");
+}
+
+#[test]
+fn a_head_knows_no_head_from_which_it_does_not_descend() {
+    let base = first([commit(NOW_MS, 4)]);
+    let more = |last: &LogHead, ms| LogHead::after(Some(last), [commit(NOW_MS + ms, 4)], NOW_MS);
+    let lost = more(&more(&base, 1), 2);
+    // The bucket was restored to `base`.
+    let (mut restored, mut last) = (more(&base, 3), 3);
+    for _ in 0..4 {
+        assert!(restored.since(&lost).is_none(), "{}", restored.number);
+        assert_eq!(restored.since(&base).map(<[HeadCommit]>::len), Some(last - 2));
+        last += 1;
+        restored = more(&restored, last as u64);
+    }
+    // What neither names any more tells nothing.
+    let shed =
+        |head: &LogHead| LogHead { from: head.number + 1, commits: Vec::new(), ..head.clone() };
+    assert!(shed(&lost).since(&lost).is_some());
 }
 
 #[test]
@@ -93,10 +113,11 @@ fn a_head_stays_small_and_names_its_first_complete_number() {
         (1, 2, 2),
         "commits announced together leave together"
     );
-    assert!(more.since(full.epoch, 1).is_some() && more.since(full.epoch, 0).is_none());
+    assert!(more.since(&full).is_some());
     let too_many = first((0..=HEAD_COMMITS_MAX as u64).map(|n| commit(NOW_MS + n, 10)));
     assert_eq!((too_many.commits.len(), too_many.from), (0, 2), "the head only shows a change");
-    assert!(too_many.since(too_many.epoch, 0).is_none());
+    let before = LogHead { number: 0, from: 1, commits: Vec::new(), ..too_many.clone() };
+    assert!(too_many.since(&before).is_none());
 
     let large = first((0..40).map(|n| commit(NOW_MS + n, 4 << 10)));
     let inline =

@@ -3,15 +3,16 @@
 //! Owns when the head is sufficient. Must never use the head in place of a list after a look that
 //! left commits waiting.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 
 use super::bundles::FEW;
-use super::{Folded, Follower, WaitingNodes};
+use super::{FoldItem, Folded, Follower, WaitingNodes};
 use crate::error::Result;
 use crate::remote::{HeadCommit, LogHead, Remote};
-use crate::stamp::Stamp;
+use crate::stamp::{NodeId, Stamp};
 use crate::sync::times::LOOK_BACK_MS;
 
 /// How long the log is listed after a commit was missing before one that exists: some stores list
@@ -41,22 +42,17 @@ impl Follower {
             ledger.note_listed(began, began_ms);
             return Ok(true);
         }
+        // Some stores list new objects late. Older ones may have been deleted.
+        let is_young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
+        let announced = head.iter().flat_map(|head| &head.commits);
+        let young: Vec<HeadCommit> = announced.filter(is_young).cloned().collect();
         let mut new = Vec::new();
-        if !self.list_and_fold(remote, &mut new).await? {
+        if !self.list_and_fold(remote, &young, &mut new).await? {
             // A head need not name what waits, so the next look lists the log, too.
             watch.note_listed(None, &[]);
             return Ok(false);
         }
-        if let Some(head) = &head {
-            // Some stores list new objects late. Older ones may have been deleted.
-            let young = |one: &&HeadCommit| one.stamp.ms.saturating_add(LOOK_BACK_MS) > began_ms;
-            let young = head.commits.iter().filter(young).cloned().collect();
-            if self.fold_unlisted(remote, young).await != Folded::All {
-                watch.note_listed(None, &[]);
-                return Ok(false);
-            }
-        }
-        watch.note_listed(head.as_deref(), &new);
+        watch.note_listed(head.as_ref(), &new);
         Ok(true)
     }
 
@@ -80,14 +76,18 @@ impl Follower {
             && matches!(ledger.bound(remote).await, Ok(store) if !ledger.is_of_another_store(store))
     }
 
-    /// Folds commits that a list did not show, or that cannot be read from the log. Remembers those
-    /// that came from copies.
-    async fn fold_unlisted(&self, remote: &Remote, young: Vec<HeadCommit>) -> Folded {
-        let unseen = self.unseen_copies(&young);
-        let copies = young.iter().filter(|one| unseen.contains(&one.stamp));
-        let copies: Vec<(Stamp, Bytes)> =
-            copies.filter_map(|one| Some((one.stamp, one.bytes.clone()?.into()))).collect();
-        let folded = self.fold_announced(remote, young).await;
+    /// Folds commits after a list. Remembers those that came from copies, for a check: the log may
+    /// lack them, or have them damaged.
+    pub(super) async fn fold_listed(
+        &self,
+        remote: &Remote,
+        items: Vec<FoldItem>,
+        listed_again: bool,
+        waiting: &WaitingNodes,
+    ) -> Folded {
+        let copies = items.iter().filter_map(|one| Some((one.stamp, one.copy.clone()?)));
+        let copies: Vec<(Stamp, Bytes)> = copies.collect();
+        let folded = self.fold(remote, items, listed_again, waiting).await;
         for (stamp, bytes) in copies {
             if self.0.ledger.log(|log| log.has(&stamp)) {
                 self.remember_copy(stamp, bytes).await;
@@ -96,20 +96,38 @@ impl Follower {
         folded
     }
 
-    /// Folds commits of the head. Those with a copy are folded even if a list has found them
-    /// unusable, because a copy costs no request.
+    /// Folds commits of the head.
     async fn fold_announced(&self, remote: &Remote, news: Vec<HeadCommit>) -> Folded {
-        let stamps: Vec<Stamp> = news.iter().map(|commit| commit.stamp).collect();
-        let mut names = self.unfolded(&stamps);
-        names.extend(self.unseen_copies(&news));
+        let items = self.fold_items(&[], &news);
+        self.0.lag.listed(items.len(), true);
+        self.fold(remote, items, false, &WaitingNodes::default()).await
+    }
+
+    /// Returns those of the listed commits and of those of the head that are to be folded, in one
+    /// order. A copy is used even if a list has found its commit unusable, because it costs no
+    /// request.
+    pub(super) fn fold_items(&self, listed: &[Stamp], announced: &[HeadCommit]) -> Vec<FoldItem> {
+        let mut last_shown: HashMap<NodeId, Stamp> = HashMap::new();
+        for stamp in listed {
+            let last = last_shown.entry(stamp.node).or_insert(*stamp);
+            *last = (*last).max(*stamp);
+        }
+        let of_head = announced.iter().map(|commit| commit.stamp);
+        let all: Vec<Stamp> = listed.iter().copied().chain(of_head).collect();
+        let mut names = self.unfolded(&all);
+        names.extend(self.unseen_copies(announced));
         names.sort_unstable();
         names.dedup();
-        self.0.lag.listed(names.len(), true);
-        let items = names.into_iter().map(|name| {
-            let announced = news.iter().find(|commit| commit.stamp == name);
-            (name, announced.and_then(|commit| commit.bytes.clone()).map(Bytes::from))
+        let mut copies: HashMap<Stamp, Bytes> = announced
+            .iter()
+            .filter_map(|commit| Some((commit.stamp, commit.bytes.clone()?.into())))
+            .collect();
+        let items = names.into_iter().map(|stamp| FoldItem {
+            stamp,
+            copy: copies.remove(&stamp),
+            shown: last_shown.get(&stamp.node).is_some_and(|last| stamp <= *last),
         });
-        self.fold(remote, items.collect(), false, &WaitingNodes::default()).await
+        items.collect()
     }
 
     /// Counts the commits that were not folded and of which the head has no copy.

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 
 use super::list::{GAP_BACK_MS, name_of_ms, names_between};
-use super::{FETCHES_AT_ONCE, Folded, Follower, WaitingNodes};
+use super::{FETCHES_AT_ONCE, FoldItem, Folded, Follower, WaitingNodes};
 use crate::remote::{Bundle, LOG_ITEMS_MAX, Remote, decode_commit_named, keys};
 use crate::stamp::Stamp;
 use crate::sync::covers::{BundleItem, Covers};
@@ -123,7 +123,10 @@ impl Follower {
         names.sort_unstable();
         names.dedup();
         let unseen = self.0.ledger.log(|log| log.unseen(names.into_iter()));
-        let items = unseen.into_iter().map(|stamp| (stamp, bytes_of.remove(&stamp)));
+        let items = unseen.into_iter().map(|stamp| {
+            let copy = bytes_of.remove(&stamp);
+            FoldItem { stamp, copy, shown: true }
+        });
         self.fold(remote, items.collect(), listed_again, waiting).await
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Folded, Follower, SKIPPED_AT_ONCE, WaitingNodes};
 use crate::error::Result;
-use crate::remote::{LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
+use crate::remote::{HeadCommit, LOG_ITEMS_MAX, LogItem, Progress, Remote, StoreId, keys};
 use crate::stamp::{NodeId, Stamp};
 use crate::sync::patience::wait_out;
 use crate::sync::times::LOOK_BACK_MS;
@@ -44,11 +44,32 @@ struct LogPage {
     full: bool,
 }
 
+/// What a list is combined with, and what it finds.
+struct LogListing<'a> {
+    /// Young commits of the head. A store that lists late may show later ones of their nodes first.
+    young: &'a [HeadCommit],
+    /// The new commits.
+    new: &'a mut Vec<Stamp>,
+    /// The nodes that have a commit which cannot be folded now.
+    waiting: WaitingNodes,
+}
+
+impl LogPage {
+    /// Returns those commits that belong on this page or an earlier one.
+    fn take(&self, young: &[HeadCommit]) -> Vec<HeadCommit> {
+        let last = self.names.last().filter(|_| self.full);
+        let is_here = |one: &&HeadCommit| last.is_none_or(|last| one.stamp <= *last);
+        young.iter().filter(is_here).cloned().collect()
+    }
+}
+
 impl Follower {
-    /// Lists the log and folds the new commits; adds their names to `new`.
+    /// Lists the log and folds the new commits, and those of `young`, in one order; adds their names
+    /// to `new`.
     pub(super) async fn list_and_fold(
         &self,
         remote: &Remote,
+        young: &[HeadCommit],
         new: &mut Vec<Stamp>,
     ) -> Result<bool> {
         let reaching = self.reaching(remote);
@@ -60,25 +81,24 @@ impl Follower {
         }
         let store = self.store_of(&reaching).await?;
         let covers = self.catch_up(remote, store).await?;
-        let waiting = WaitingNodes::default();
-        self.fold_bundles(remote, covers, &waiting).await;
+        let mut listing = LogListing { young, new, waiting: WaitingNodes::default() };
+        self.fold_bundles(remote, covers, &listing.waiting).await;
         let reach = if wide { ListReach::Wide } else { ListReach::New };
-        let folded = match self.list_part(remote, store, reach, new, &waiting).await? {
-            Folded::Gap => self.list_part(remote, store, ListReach::Gap, new, &waiting).await?,
+        let folded = match self.list_part(remote, store, reach, &mut listing).await? {
+            Folded::Gap => self.list_part(remote, store, ListReach::Gap, &mut listing).await?,
             folded => folded,
         };
         Ok(folded == Folded::All)
     }
 
     /// Lists a part of the log and folds it page by page: folded pages stay folded if a later page
-    /// fails. The nodes in `waiting` have a commit that could not be read just now.
+    /// fails.
     async fn list_part(
         &self,
         remote: &Remote,
         store: StoreId,
         reach: ListReach,
-        new: &mut Vec<Stamp>,
-        waiting: &WaitingNodes,
+        listing: &mut LogListing<'_>,
     ) -> Result<Folded> {
         let ledger = &self.0.ledger;
         let (began, began_ms) = (ledger.clock().mono(), ledger.now_ms());
@@ -99,14 +119,14 @@ impl Follower {
         loop {
             let page = self.list_page(remote, after.as_deref(), first).await?;
             let latest = page.names.last().copied();
-            let unfolded = self.unfolded(&page.names);
-            self.0.lag.listed(unfolded.len(), first);
+            let items = self.fold_items(&page.names, &page.take(listing.young));
+            self.0.lag.listed(items.len(), first);
             // One that is read again was new earlier, and its announcement may be over.
-            new.extend(unfolded.iter().filter(|stamp| !self.is_skipped(stamp)));
-            new.truncate(NEW_MAX);
-            let again = reach == ListReach::Gap;
-            let items = unfolded.into_iter().map(|stamp| (stamp, None)).collect();
-            if self.fold(remote, items, again, waiting).await == Folded::Gap {
+            let stamps = items.iter().map(|one| one.stamp);
+            listing.new.extend(stamps.filter(|stamp| !self.is_skipped(stamp)));
+            listing.new.truncate(NEW_MAX);
+            let (again, waiting) = (reach == ListReach::Gap, &listing.waiting);
+            if self.fold_listed(remote, items, again, waiting).await == Folded::Gap {
                 return Ok(Folded::Gap);
             }
             if let (true, Some(latest), true) = (waiting.is_empty(), latest, page.full) {
@@ -116,7 +136,7 @@ impl Follower {
                 self.forget_gone(&page, began_ms);
             }
             let Some(latest) = latest.filter(|_| page.full) else {
-                if !waiting.is_empty() {
+                if !listing.waiting.is_empty() {
                     return Ok(Folded::Partly);
                 }
                 // Not beyond our own time: a node whose clock is ahead must not make us miss what

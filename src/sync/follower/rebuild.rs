@@ -264,8 +264,9 @@ impl Follower {
         names: Vec<Stamp>,
     ) -> Result<LogView> {
         let wanted = draft.log().unseen(names.into_iter());
-        let mut reading =
-            stream::iter(wanted).map(|stamp| self.read(remote, stamp)).buffered(FETCHES_AT_ONCE);
+        let mut reading = stream::iter(wanted)
+            .map(|stamp| async move { (stamp, self.read(remote, stamp).await) })
+            .buffered(FETCHES_AT_ONCE);
         while let Some((stamp, got)) = reading.next().await {
             match got {
                 CommitRead::Commit(commit) => {

@@ -122,6 +122,99 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
     });
 }
 
+/// The list shows the last commit of a node and not the one before, which the store does not return
+/// at the moment.
+#[test]
+fn p5_in_order_although_lists_are_late() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.send(&format!("f{n}"), b"x").await;
+        }
+        let mut head = head_of(a.remote()).await;
+        head.commits[1].bytes = None;
+        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let late = world.log().await.remove(1);
+        let bytes = world.store.read(&late).await.unwrap().to_vec();
+        world.store.remove(&late).await;
+        let b = world.node();
+        b.fail(&format!("errors=100 only={late}"));
+        assert!(!b.pull().await);
+        assert!(b.entry("f0").is_some() && b.entry("f1").is_none() && b.entry("f2").is_none());
+        world.store.overwrite(&late, bytes).await;
+        b.fail("");
+        assert!(b.pull().await && b.entry("f1").is_some() && b.entry("f2").is_some());
+    });
+}
+
+/// The head names a commit and no longer the one before, and a list shows neither yet.
+#[test]
+fn p5_in_order_where_the_head_names_more_than_a_late_list() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..3 {
+            a.send(&format!("f{n}"), b"x").await;
+        }
+        let mut head = head_of(a.remote()).await;
+        head.commits.remove(1);
+        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let late = world.log().await.split_off(1);
+        let mut kept = Vec::new();
+        for name in &late {
+            kept.push(world.store.read(name).await.unwrap().to_vec());
+            world.store.remove(name).await;
+        }
+        let b = world.node();
+        assert!(!b.pull().await);
+        assert!(b.entry("f0").is_some() && b.entry("f2").is_none());
+        for (name, bytes) in late.iter().zip(kept) {
+            world.store.overwrite(name, bytes).await;
+        }
+        assert!(b.pull().await && b.entry("f1").is_some() && b.entry("f2").is_some());
+    });
+}
+
+/// The copy of a damaged commit is used in its place, so that nothing waits for what never comes.
+#[test]
+fn p9_self_healing_nothing_waits_for_a_damaged_commit_of_which_there_is_a_copy() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..4 {
+            a.send(&format!("f{n}"), b"x").await;
+        }
+        let log = world.log().await;
+        world.store.overwrite(&log[1], b"damaged".to_vec()).await;
+        world.store.remove(&log[2]).await;
+        let b = world.node();
+        assert_eq!(cost(&b, b.pull()).await.1, 2, "the identity and the head");
+        assert!((0..4).all(|n| b.entry(&format!("f{n}")).is_some()));
+    });
+}
+
+/// The copy of the damaged commit is no longer in the head, and that of the one after it is.
+#[test]
+fn p9_self_healing_a_commit_that_is_gone_from_the_log_does_not_hold_up_later_ones() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        for n in 0..4 {
+            a.send(&format!("f{n}"), b"x").await;
+        }
+        let mut head = head_of(a.remote()).await;
+        head.commits[1].bytes = None;
+        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let log = world.log().await;
+        world.store.overwrite(&log[1], b"damaged".to_vec()).await;
+        world.store.remove(&log[2]).await;
+        let b = world.node();
+        assert!(b.pull().await);
+        assert!([0, 2, 3].iter().all(|n| b.entry(&format!("f{n}")).is_some()));
+    });
+}
+
 #[test]
 fn a_node_that_was_away_for_longer_than_the_head_covers_lists_the_log() {
     run(async {
@@ -251,6 +344,34 @@ fn a_head_that_has_moved_back_is_not_followed() {
         for n in 0..3_u8 {
             a.send("f", &[n]).await;
             assert!(b.pull().await && b.read("f").await == Some(vec![n]), "{n}");
+        }
+    });
+}
+
+/// Nodes that were not restored go on from the head of the backup, until it has the number that a
+/// reader knows.
+#[test]
+fn a_restored_bucket_whose_head_has_the_known_number_is_listed() {
+    run(async {
+        for commits in 0..3_u8 {
+            let world = World::new();
+            let mut a = world.node();
+            a.send("f", b"0").await;
+            let before = world.store.read("head").await.unwrap().to_vec();
+            a.send("f", b"1").await;
+            a.send("f", b"2").await;
+            let b = follower(&world).await;
+            world.store.overwrite("head", before).await;
+            let mut other = world.node();
+            assert!(other.pull().await);
+            for n in 0..=commits {
+                other.send(&format!("g{n}"), b"x").await;
+            }
+            assert!(b.pull().await);
+            for n in 0..=commits {
+                assert!(b.entry(&format!("g{n}")).is_some(), "g{n} of {commits}");
+            }
+            assert_eq!(cost(&b, b.pull()).await, (0, 1), "it follows the restored head");
         }
     });
 }

@@ -94,6 +94,8 @@ fn commits_that_cannot_be_read_are_counted() {
             a.send(&format!("f{n}"), &content(n, 100)).await;
         }
         let keys = world.log().await;
+        // It has copies.
+        world.store.remove("head").await;
         for (trouble, after) in [("status=503", 3), ("status=403", 1)] {
             let b = world.node();
             b.fail(&format!("{trouble} only={}", keys[0]));
