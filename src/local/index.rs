@@ -30,7 +30,7 @@ use self::chunk::{Packer, Unpacked, first, visit};
 pub use self::facts::{FactBatch, Used};
 use self::facts::{PendingFacts, SEAL, key};
 pub use self::load::LoadedIndex;
-use self::load::{IndexPiece, Loading};
+use self::load::{FactReader, IndexPiece, Loading};
 use self::worker::{IndexOrder, IndexShared, IndexWorker};
 use super::dir::CacheDir;
 use crate::task;
@@ -50,7 +50,7 @@ const OWN: u8 = b'!';
 /// The longest wait for the next facts of a load; after that the index counts as empty.
 const LOAD_WAIT: Duration = Duration::from_mins(1);
 /// The most pieces of a load that wait for their receiver.
-const PIECES_MAX: usize = 8;
+const PIECES_MAX: usize = 4;
 /// The longest wait for a flush.
 const FLUSH_WAIT: Duration = Duration::from_secs(30);
 
@@ -129,14 +129,7 @@ impl Index {
         let mut loading = Loading::default();
         loop {
             match told.recv_timeout(LOAD_WAIT) {
-                Ok(IndexPiece::Facts { raw, seals }) => {
-                    if let Err(why) = loading.take(&raw, seals) {
-                        drop(told);
-                        self.0.shared.send(IndexOrder::Lose(why));
-                        self.flush();
-                        return LoadedIndex::default();
-                    }
-                }
+                Ok(IndexPiece::Facts(facts)) => loading.take(facts),
                 Ok(IndexPiece::End(true)) => return loading.finish(),
                 Ok(IndexPiece::End(false)) | Err(_) => return LoadedIndex::default(),
             }
@@ -403,12 +396,12 @@ impl Store {
 
     /// Sends all facts, older ones first, until the receiver is gone.
     fn load(&mut self, pieces: &SyncSender<IndexPiece>) -> Result<(), IndexTrouble> {
-        let mut facts = 0;
+        let (mut facts, mut decoder) = (0, FactReader::default());
         if let Some(base) = &self.base {
             let mut reader = base.read()?;
             let seals = reader.era == self.era;
             while let Some(raw) = reader.next()? {
-                if pieces.send(IndexPiece::Facts { raw, seals }).is_err() {
+                if pieces.send(decoder.read(&raw, seals)?).is_err() {
                     return Ok(());
                 }
             }
@@ -422,7 +415,7 @@ impl Store {
                 Ok(())
             })?;
             let seals = era == self.era;
-            if pieces.send(IndexPiece::Facts { raw, seals }).is_err() {
+            if pieces.send(decoder.read(&raw, seals)?).is_err() {
                 return Ok(());
             }
         }

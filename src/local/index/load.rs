@@ -1,8 +1,9 @@
 //! Loading: turns facts into what a start needs, without keeping a fact longer than necessary.
 //!
-//! The thread of the index reads and unpacks while the caller processes.
+//! The thread of the index reads, unpacks and decodes while the caller builds: both take about as long.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
+use std::hash::Hash;
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -11,20 +12,21 @@ use super::IndexTrouble;
 use super::chunk::visit;
 use super::facts::{APART, LOCATION, META, REGISTER, SEAL, SEEN, Used};
 use crate::digest::Digest;
+use crate::hashing::FastSet;
 use crate::name::TreePath;
 use crate::namespace::{Builder, Fold, Location, Register, Site};
 
 /// Facts on their way to the loader, older ones first.
 #[derive(Debug)]
 pub(super) enum IndexPiece {
-    Facts {
-        raw: Vec<u8>,
-        /// The seals are valid; those of another era are not.
-        seals: bool,
-    },
+    Facts(KeptFacts),
     /// The end; false if the index failed.
     End(bool),
 }
+
+/// The facts of one piece, in order.
+#[derive(Debug)]
+pub(super) struct KeptFacts(Vec<KeptFact>);
 
 /// Everything that the index remembers.
 #[derive(Debug, Default)]
@@ -57,54 +59,46 @@ enum KeptSite<'a> {
     Inline { commit: &'a str },
 }
 
-/// Collects facts. Later ones override earlier ones.
-#[derive(Default)]
-pub(super) struct Loading {
-    builder: Builder,
-    seals: HashMap<Digest, Used>,
-    seen: BTreeSet<String>,
-    apart: HashMap<TreePath, Vec<u8>>,
-    meta: HashMap<String, Vec<u8>>,
-    names: HashSet<Arc<str>>,
+/// One fact, decoded. `None` forgets what is known.
+#[derive(Debug)]
+enum KeptFact {
+    Register(TreePath, Option<Register>),
+    Apart(TreePath, Option<Vec<u8>>),
+    Location(Digest, Option<Location>),
+    Seal(Digest, Option<Used>),
+    Seen(String, Option<()>),
+    Meta(String, Option<Vec<u8>>),
 }
 
-impl Loading {
-    /// Adds the facts of one piece; ignores kinds that this build does not know.
-    pub(super) fn take(&mut self, raw: &[u8], seals: bool) -> Result<(), IndexTrouble> {
+/// Decodes facts.
+#[derive(Default)]
+pub(super) struct FactReader {
+    names: FastSet<Arc<str>>,
+}
+
+impl FactReader {
+    /// Decodes the facts of one piece. Ignores kinds that this build does not know, and the seals if
+    /// these are not valid.
+    pub(super) fn read(&mut self, raw: &[u8], seals: bool) -> Result<IndexPiece, IndexTrouble> {
+        let mut facts = Vec::new();
         visit(raw, |key, value| {
             let Some((kind, rest)) = key.split_first() else { return Ok(()) };
-            match *kind {
-                REGISTER => {
-                    let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
-                    let register = value.map(decode::<Register>).transpose()?;
-                    self.builder.reset(&path, register);
-                }
-                APART => {
-                    let path = TreePath::from_bytes(rest).map_err(|e| e.to_string())?;
-                    match value {
-                        Some(value) => drop(self.apart.insert(path, value.to_vec())),
-                        None => drop(self.apart.remove(&path)),
-                    }
-                }
+            let bytes = || value.map(<[u8]>::to_vec);
+            facts.push(match *kind {
+                REGISTER => KeptFact::Register(path(rest)?, value.map(decode).transpose()?),
+                APART => KeptFact::Apart(path(rest)?, bytes()),
                 LOCATION => {
-                    let digest = digest(rest)?;
                     let location = value.map(|value| self.location(value)).transpose()?;
-                    self.builder.relocate(digest, location.as_ref());
+                    KeptFact::Location(digest(rest)?, location)
                 }
-                SEAL if seals => match value {
-                    Some(value) => drop(self.seals.insert(digest(rest)?, decode(value)?)),
-                    None => drop(self.seals.remove(&digest(rest)?)),
-                },
-                SEEN if value.is_some() => drop(self.seen.insert(name(rest)?)),
-                SEEN => drop(self.seen.remove(&name(rest)?)),
-                META => match value {
-                    Some(value) => drop(self.meta.insert(name(rest)?, value.to_vec())),
-                    None => drop(self.meta.remove(&name(rest)?)),
-                },
-                _ => {}
-            }
+                SEAL if seals => KeptFact::Seal(digest(rest)?, value.map(decode).transpose()?),
+                SEEN => KeptFact::Seen(name(rest)?, value.map(|_| ())),
+                META => KeptFact::Meta(name(rest)?, bytes()),
+                _ => return Ok(()),
+            });
             Ok(())
-        })
+        })?;
+        Ok(IndexPiece::Facts(KeptFacts(facts)))
     }
 
     fn location(&mut self, value: &[u8]) -> Result<Location, IndexTrouble> {
@@ -128,6 +122,39 @@ impl Loading {
         self.names.insert(Arc::clone(&name));
         name
     }
+}
+
+/// Collects facts. Later ones override earlier ones.
+#[derive(Default)]
+pub(super) struct Loading {
+    builder: Builder,
+    seals: HashMap<Digest, Used>,
+    seen: BTreeSet<String>,
+    apart: HashMap<TreePath, Vec<u8>>,
+    meta: HashMap<String, Vec<u8>>,
+}
+
+impl Loading {
+    /// Adds the facts of one piece.
+    pub(super) fn take(&mut self, KeptFacts(facts): KeptFacts) {
+        self.builder.look_at(facts.iter().filter_map(|fact| match fact {
+            KeptFact::Register(_, Some(register)) => Some(register.entry.as_ref()?.content()?.0),
+            _ => None,
+        }));
+        for fact in facts {
+            match fact {
+                KeptFact::Register(path, register) => self.builder.reset(&path, register),
+                KeptFact::Apart(path, value) => set(&mut self.apart, path, value),
+                KeptFact::Location(digest, location) => {
+                    self.builder.relocate(digest, location.as_ref());
+                }
+                KeptFact::Seal(digest, used) => set(&mut self.seals, digest, used),
+                KeptFact::Seen(name, Some(())) => drop(self.seen.insert(name)),
+                KeptFact::Seen(name, None) => drop(self.seen.remove(&name)),
+                KeptFact::Meta(name, value) => set(&mut self.meta, name, value),
+            }
+        }
+    }
 
     /// Returns everything that was collected.
     pub(super) fn finish(self) -> LoadedIndex {
@@ -140,6 +167,18 @@ impl Loading {
 
 fn decode<'a, T: Deserialize<'a>>(value: &'a [u8]) -> Result<T, IndexTrouble> {
     postcard::from_bytes(value).map_err(|e| e.to_string())
+}
+
+/// Sets a value, or removes it.
+fn set<K: Eq + Hash, V>(map: &mut HashMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => drop(map.insert(key, value)),
+        None => drop(map.remove(&key)),
+    }
+}
+
+fn path(key: &[u8]) -> Result<TreePath, IndexTrouble> {
+    TreePath::from_bytes(key).map_err(|e| e.to_string())
 }
 
 fn digest(key: &[u8]) -> Result<Digest, IndexTrouble> {

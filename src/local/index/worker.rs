@@ -111,8 +111,6 @@ pub(super) enum IndexOrder {
     Flush(SyncSender<Flushed>),
     /// Discard what the index was filled with so far; it is stale.
     StopFilling,
-    /// Start again, because the loaded facts are inconsistent.
-    Lose(IndexTrouble),
     /// The owner of the facts has saved all of them since this generation began.
     Refilled(u64),
 }
@@ -266,7 +264,6 @@ impl IndexWorker {
                     Ok(())
                 })
                 .map(drop),
-            IndexOrder::Lose(why) => Err(why),
             IndexOrder::Flush(reply) => {
                 let generation = self.shared.generation.load(Ordering::Acquire);
                 let done = self.flush();

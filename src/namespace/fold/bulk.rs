@@ -47,6 +47,13 @@ impl Builder {
         self.fold.reset(path, rest);
     }
 
+    /// Looks contents up that the next calls will name. Each content lies somewhere else in memory, and
+    /// a processor waits for many of these places at once only if it has nothing to do in between.
+    pub fn look_at(&self, contents: impl Iterator<Item = Digest>) {
+        let known = contents.filter(|digest| self.fold.places.uses(digest)).count();
+        std::hint::black_box(known);
+    }
+
     /// Appends a register if it is in order; returns it otherwise.
     fn append(&mut self, path: &TreePath, register: Register) -> Option<Register> {
         let last = self.records.last().map(PackedRecord::path);

@@ -4,7 +4,6 @@
 //! registers store. Must never reuse a number while a register holds it. Takes memory for what it
 //! knows now, and not for what it knew once.
 
-use std::collections::HashMap;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use hashbrown::HashTable;
 
 use super::paged_table::PagedTable;
 use crate::digest::Digest;
+use crate::hashing::FastMap;
 use crate::namespace::location::{Location, Site};
 
 /// Minutes after which the counter of idle minutes wraps around.
@@ -270,7 +270,7 @@ impl Places {
 #[derive(Debug, Default)]
 struct PackNames {
     all: PagedTable<Name>,
-    by_text: HashMap<Arc<str>, u32>,
+    by_text: FastMap<Arc<str>, u32>,
 }
 
 #[derive(Debug)]

@@ -219,14 +219,17 @@ impl Ledger {
     /// Makes sure that all stamps from now on are greater than every known one.
     fn observe_all(&self) {
         let now_ms = self.now_ms();
-        let latest = self.read(|fold| {
-            let near = now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS);
-            fold.stamps().filter(|stamp| stamp.ms <= near).max()
+        let near = now_ms.saturating_add(crate::stamp::MAX_AHEAD_MS);
+        let (mut latest, mut greatest) = (None, None);
+        self.read(|fold| {
+            for stamp in fold.stamps() {
+                latest = latest.max(Some(stamp).filter(|stamp| stamp.ms <= near));
+                greatest = greatest.max(Some(stamp).filter(|stamp| stamp.node == self.node()));
+            }
         });
         if let Some(stamp) = latest {
             self.observe(stamp, now_ms);
         }
-        let greatest = self.read(|fold| fold.stamps().filter(|s| s.node == self.node()).max());
         let mut order = self.0.order.lock();
         let named_ms = order.log.of_node(self.node()).map(|stamp| stamp.ms).max();
         order.given.restore(named_ms.unwrap_or(0), greatest.unwrap_or_default());
