@@ -30,7 +30,7 @@ use self::chunk::{Packer, Unpacked, first, visit};
 pub use self::facts::{FactBatch, Used};
 use self::facts::{PendingFacts, SEAL, key};
 pub use self::load::LoadedIndex;
-use self::load::{FactReader, IndexPiece, Loading};
+use self::load::{FactDecoder, IndexPiece, Loading};
 use self::worker::{IndexOrder, IndexShared, IndexWorker};
 use super::dir::CacheDir;
 use crate::task;
@@ -396,12 +396,12 @@ impl Store {
 
     /// Sends all facts, older ones first, until the receiver is gone.
     fn load(&mut self, pieces: &SyncSender<IndexPiece>) -> Result<(), IndexTrouble> {
-        let (mut facts, mut decoder) = (0, FactReader::default());
+        let (mut facts, mut decoder) = (0, FactDecoder::default());
         if let Some(base) = &self.base {
             let mut reader = base.read()?;
             let seals = reader.era == self.era;
             while let Some(raw) = reader.next()? {
-                if pieces.send(decoder.read(&raw, seals)?).is_err() {
+                if pieces.send(decoder.decode(&raw, seals)?).is_err() {
                     return Ok(());
                 }
             }
@@ -415,7 +415,7 @@ impl Store {
                 Ok(())
             })?;
             let seals = era == self.era;
-            if pieces.send(decoder.read(&raw, seals)?).is_err() {
+            if pieces.send(decoder.decode(&raw, seals)?).is_err() {
                 return Ok(());
             }
         }

@@ -72,14 +72,14 @@ enum KeptFact {
 
 /// Decodes facts.
 #[derive(Default)]
-pub(super) struct FactReader {
+pub(super) struct FactDecoder {
     names: FastSet<Arc<str>>,
 }
 
-impl FactReader {
+impl FactDecoder {
     /// Decodes the facts of one piece. Ignores kinds that this build does not know, and the seals if
     /// these are not valid.
-    pub(super) fn read(&mut self, raw: &[u8], seals: bool) -> Result<IndexPiece, IndexTrouble> {
+    pub(super) fn decode(&mut self, raw: &[u8], seals: bool) -> Result<IndexPiece, IndexTrouble> {
         let mut facts = Vec::new();
         visit(raw, |key, value| {
             let Some((kind, rest)) = key.split_first() else { return Ok(()) };

@@ -118,13 +118,13 @@ impl Follower {
         names.extend(self.unseen_copies(announced));
         names.sort_unstable();
         names.dedup();
-        let mut copies: HashMap<Stamp, Bytes> = announced
+        let copies: HashMap<Stamp, &Vec<u8>> = announced
             .iter()
-            .filter_map(|commit| Some((commit.stamp, commit.bytes.clone()?.into())))
+            .filter_map(|commit| Some((commit.stamp, commit.bytes.as_ref()?)))
             .collect();
         let items = names.into_iter().map(|stamp| FoldItem {
             stamp,
-            copy: copies.remove(&stamp),
+            copy: copies.get(&stamp).map(|bytes| Bytes::copy_from_slice(bytes)),
             shown: last_shown.get(&stamp.node).is_some_and(|last| stamp <= *last),
         });
         items.collect()

@@ -32,6 +32,22 @@ pub(super) async fn head_of(remote: &Remote) -> LogHead {
     }
 }
 
+/// A node that has sent this many files, each with a commit of its own: f0, f1 and so on.
+async fn sent(files: usize) -> (World, Node) {
+    let world = World::new();
+    let mut node = world.node();
+    for n in 0..files {
+        node.send(&format!("f{n}"), b"x").await;
+    }
+    (world, node)
+}
+
+async fn change_head(world: &World, node: &Node, change: impl FnOnce(&mut LogHead)) {
+    let mut head = head_of(node.remote()).await;
+    change(&mut head);
+    world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+}
+
 /// Announces commits as other nodes do.
 pub(super) async fn announce(remote: &Remote, names: &[Stamp]) {
     loop {
@@ -109,11 +125,7 @@ fn commits_that_are_named_again_cost_nothing() {
 #[test]
 fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..3 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
+        let (world, _a) = sent(3).await;
         let log = world.log().await;
         world.store.remove(&log[1]).await;
         world.store.remove(&log[2]).await;
@@ -127,14 +139,8 @@ fn a_commit_that_a_list_does_not_show_yet_is_read_from_the_head() {
 #[test]
 fn p5_in_order_although_lists_are_late() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..3 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
-        let mut head = head_of(a.remote()).await;
-        head.commits[1].bytes = None;
-        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let (world, a) = sent(3).await;
+        change_head(&world, &a, |head| head.commits[1].bytes = None).await;
         let late = world.log().await.remove(1);
         let bytes = world.store.read(&late).await.unwrap().to_vec();
         world.store.remove(&late).await;
@@ -152,14 +158,8 @@ fn p5_in_order_although_lists_are_late() {
 #[test]
 fn p5_in_order_where_the_head_names_more_than_a_late_list() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..3 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
-        let mut head = head_of(a.remote()).await;
-        head.commits.remove(1);
-        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let (world, a) = sent(3).await;
+        change_head(&world, &a, |head| drop(head.commits.remove(1))).await;
         let late = world.log().await.split_off(1);
         let mut kept = Vec::new();
         for name in &late {
@@ -180,11 +180,7 @@ fn p5_in_order_where_the_head_names_more_than_a_late_list() {
 #[test]
 fn p9_self_healing_nothing_waits_for_a_damaged_commit_of_which_there_is_a_copy() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..4 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
+        let (world, _a) = sent(4).await;
         let log = world.log().await;
         world.store.overwrite(&log[1], b"damaged".to_vec()).await;
         world.store.remove(&log[2]).await;
@@ -198,14 +194,8 @@ fn p9_self_healing_nothing_waits_for_a_damaged_commit_of_which_there_is_a_copy()
 #[test]
 fn p9_self_healing_a_commit_that_is_gone_from_the_log_does_not_hold_up_later_ones() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..4 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
-        let mut head = head_of(a.remote()).await;
-        head.commits[1].bytes = None;
-        world.store.overwrite("head", head.encode().unwrap().to_vec()).await;
+        let (world, a) = sent(4).await;
+        change_head(&world, &a, |head| head.commits[1].bytes = None).await;
         let log = world.log().await;
         world.store.overwrite(&log[1], b"damaged".to_vec()).await;
         world.store.remove(&log[2]).await;
@@ -379,11 +369,7 @@ fn a_restored_bucket_whose_head_has_the_known_number_is_listed() {
 #[test]
 fn a_commit_that_the_store_refuses_does_not_end_the_following_of_the_head() {
     run(async {
-        let world = World::new();
-        let mut a = world.node();
-        for n in 0..3 {
-            a.send(&format!("f{n}"), b"x").await;
-        }
+        let (world, mut a) = sent(3).await;
         let refused = &world.log().await[1];
         world.store.remove("head").await;
         let b = world.node();
