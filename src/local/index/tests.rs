@@ -381,3 +381,31 @@ fn p9_self_healing_the_base_is_deleted_under_load() {
     assert_eq!(registers(&loaded).len(), 3000);
     assert_eq!(loaded.fold.register(&path(1)), Some(register(1, 3)));
 }
+
+/// Its sum is right, and no build of this version has written it.
+#[test]
+fn p9_self_healing_a_fact_that_cannot_be_decoded_begins_the_index_again() {
+    let bad: [(Vec<u8>, &[u8]); 5] = [
+        (key(facts::REGISTER, path(1).as_bytes()), b"\xff"),
+        (key(facts::REGISTER, b"a/../b"), b""),
+        (key(facts::LOCATION, b"short"), b""),
+        (key(facts::SEAL, Digest::of(b"x").as_bytes()), b""),
+        (key(facts::META, b"\xff"), b""),
+    ];
+    for (at, value) in bad {
+        let root = tempfile::tempdir().unwrap();
+        let dir = CacheDir::open(root.path()).unwrap();
+        let index = Index::open(&dir);
+        fill(&index, 0, 3000, 1);
+        index.save(FactBatch(vec![(at.clone(), Some(value.to_vec()))]));
+        index.flush();
+        let before = index.generation();
+        let loaded = index.load();
+        assert!(registers(&loaded).is_empty() && loaded.seen.is_empty(), "{at:?}");
+        assert!(loaded.seals.is_empty() && loaded.fold.locations().count() == 0, "{at:?}");
+        assert!(index.generation() > before, "{at:?}: the owner is notified");
+        fill(&index, 0, 100, 2);
+        index.flush();
+        assert_eq!(registers(&index.load()).len(), 100, "{at:?}");
+    }
+}
