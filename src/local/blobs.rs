@@ -11,6 +11,7 @@
 mod adopt;
 mod discard;
 mod evict;
+mod keep;
 mod list;
 mod open;
 mod pin;

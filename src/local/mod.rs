@@ -28,6 +28,6 @@ pub use journal::{Journal, Note, Record, Seq, Torn};
 pub use leftovers::Leftover;
 pub use lock_owners::{LockOwner, LockOwners};
 pub use seal::{Seal, hash_file};
-pub use shelf::StagedPath;
+pub use shelf::{StagedBytes, StagedPath};
 pub use staging::Staging;
 pub use whole::is_whole;

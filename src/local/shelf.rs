@@ -1,4 +1,4 @@
-//! The names of staging files, and an approximate count of their bytes.
+//! The names of staging files, and an approximate count of the bytes that are no blobs yet.
 //!
 //! Owns a name until it is dropped, which removes its file, or until the file gets another name.
 
@@ -48,8 +48,12 @@ impl Shelf {
     pub(super) fn name(self: &Arc<Self>) -> StagedPath {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = self.path.join(format!("{number:016x}"));
-        let (shelf, bytes) = (Arc::clone(self), AtomicU64::new(0));
-        StagedPath { path, shelf, bytes, made: (0, 0), consumed: false }
+        StagedPath { path, bytes: self.count(), made: (0, 0), consumed: false }
+    }
+
+    /// Counts bytes that will be written: none at first.
+    pub(super) fn count(self: &Arc<Self>) -> StagedBytes {
+        StagedBytes { shelf: Arc::clone(self), bytes: AtomicU64::new(0) }
     }
 
     pub(super) fn create(self: &Arc<Self>) -> Result<(File, StagedPath)> {
@@ -69,12 +73,34 @@ impl Shelf {
     }
 }
 
+/// Bytes that take room and are no blob yet. Dropping it ends that.
+#[derive(Debug)]
+pub struct StagedBytes {
+    shelf: Arc<Shelf>,
+    bytes: AtomicU64,
+}
+
+impl StagedBytes {
+    /// Records how many they are. Returns whether they have grown.
+    pub(super) fn note(&self, bytes: u64) -> bool {
+        let old = self.bytes.swap(bytes, Ordering::Relaxed);
+        // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
+        self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
+        bytes > old
+    }
+}
+
+impl Drop for StagedBytes {
+    fn drop(&mut self) {
+        self.note(0);
+    }
+}
+
 /// A name in staging; dropping it removes the file.
 #[derive(Debug)]
 pub struct StagedPath {
     path: PathBuf,
-    shelf: Arc<Shelf>,
-    bytes: AtomicU64,
+    bytes: StagedBytes,
     made: (i64, i64),
     consumed: bool,
 }
@@ -93,16 +119,18 @@ impl StagedPath {
 
     /// Records the present size of the file in bytes, for the limit of the disk. Returns whether it has grown.
     pub fn note_bytes(&self, bytes: u64) -> bool {
-        let old = self.bytes.swap(bytes, Ordering::Relaxed);
-        // Wrapping arithmetic: the sum of all differences is the sum of the present sizes.
-        self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
-        bytes > old
+        self.bytes.note(bytes)
+    }
+
+    /// Returns the count of its bytes.
+    pub fn bytes(&self) -> &StagedBytes {
+        &self.bytes
     }
 
     /// Records that `bytes` were written up to offset `end`. The file grows by at most `bytes`, and
     /// at most to `end`.
     pub fn note_growth(&self, end: u64, bytes: u64) {
-        let known = self.bytes.load(Ordering::Relaxed);
+        let known = self.bytes.bytes.load(Ordering::Relaxed);
         let grown = known.saturating_add(bytes).min(end);
         if grown > known {
             self.note_bytes(grown);
@@ -122,7 +150,6 @@ impl StagedPath {
 
 impl Drop for StagedPath {
     fn drop(&mut self) {
-        self.note_bytes(0);
         if self.consumed {
             return;
         }

@@ -385,7 +385,7 @@ impl Inner {
         }
         let (file, staged) = self.ledger.staging().create()?;
         let is_room = |blobs: &_| whom == For::Program || whom.may_store(blobs, size);
-        if !blobs.reserve(&staged, size, is_room) {
+        if !blobs.reserve(staged.bytes(), size, is_room) {
             return Err(full());
         }
         let sink = file.try_clone().map_err(|e| Error::io("open a staging file once more", e))?;

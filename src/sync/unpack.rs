@@ -370,7 +370,7 @@ fn store(ledger: &Ledger, piece: &Piece) -> Result<MemberStored> {
     match decode_frame(frame, &digest, size) {
         Ok(content) => {
             let is_room = |blobs: &Blobs| piece.whom.may_store(blobs, size);
-            let kept = ledger.keep_if(digest, &content, is_room)?;
+            let kept = ledger.blobs().keep(digest, &content, is_room)?;
             Ok(if kept { MemberStored::Here } else { MemberStored::NoRoom })
         }
         Err(_) => Ok(MemberStored::Damaged),

@@ -12,7 +12,7 @@ use crate::digest::Digest;
 use crate::error::{Error, Kind, Result};
 use crate::local::lru::charge;
 use crate::local::seal::Seal;
-use crate::local::shelf::StagedPath;
+use crate::local::shelf::{StagedBytes, StagedPath};
 
 /// Keeps a digest counted as present while its bytes are still in staging.
 #[derive(Debug)]
@@ -133,14 +133,26 @@ impl Blobs {
             let op = format!("adopt blob {digest}: its staging file was exchanged");
             return Err(Error::new(Kind::Corrupt, op));
         }
-        let used = self.now();
         let unsaved = unsaved || known.is_some_and(|held| held.unsaved);
-        let mut table = self.0.table.lock();
-        table.tier.put(digest, Blob { seal: found, verified: true, used, fetched }, unsaved);
-        table.tell(digest, Some(Used { seal: found, used }));
-        // Under the same lock, so that the file is counted exactly once at any time.
-        staged.note_bytes(0);
+        self.count_new(digest, found, fetched, unsaved, staged.bytes());
         Ok(Adopted::New)
+    }
+
+    /// Notes that a file is the blob of `digest` from now on. The caller holds the stripe.
+    pub(super) fn count_new(
+        &self,
+        digest: Digest,
+        seal: Seal,
+        fetched: bool,
+        unsaved: bool,
+        staged: &StagedBytes,
+    ) {
+        let used = self.now();
+        let mut table = self.0.table.lock();
+        table.tier.put(digest, Blob { seal, verified: true, used, fetched }, unsaved);
+        table.tell(digest, Some(Used { seal, used }));
+        // Under the same lock, so that the file is counted exactly once at any time.
+        staged.note(0);
     }
 
     /// Renames, and retries once after removing the cause of a failure that can be removed.

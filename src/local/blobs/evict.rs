@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::Blobs;
 use crate::digest::Digest;
 use crate::local::lru::{Blob, charge};
-use crate::local::shelf::StagedPath;
+use crate::local::shelf::StagedBytes;
 
 /// The most blobs that one adoption evicts, unless its bytes exceed what they free.
 const EVICT_STEP: usize = 64;
@@ -92,14 +92,14 @@ impl Blobs {
     /// Concurrent callers together take no more than there is.
     pub fn reserve(
         &self,
-        staged: &StagedPath,
+        staged: &StagedBytes,
         size: u64,
         is_room: impl FnOnce(&Self) -> bool,
     ) -> bool {
         let _turn = self.0.reserving.lock();
         let room = is_room(self);
         if room {
-            staged.note_bytes(charge(size));
+            staged.note(charge(size));
         }
         room
     }

@@ -7,6 +7,8 @@ use crate::local::shelf::StagedPath;
 use crate::local::staging::Staging;
 use crate::task;
 
+mod keep;
+
 struct Fixture {
     root: tempfile::TempDir,
     limit: u64,
@@ -452,7 +454,7 @@ fn threads_that_reserve_room_evict_nothing() {
             let content = format!("{label} {n}").into_bytes();
             let (file, staged) = run.stage(&content);
             let (digest, size) = (Digest::of(&content), content.len() as u64);
-            if run.blobs.reserve(&staged, size, |blobs| blobs.has_room(size)) {
+            if run.blobs.reserve(staged.bytes(), size, |blobs| blobs.has_room(size)) {
                 run.blobs.adopt(staged, &file, digest, size, State::Saved).unwrap();
             }
         }

@@ -126,7 +126,9 @@ impl Inner {
             });
             for (digest, bytes) in wanted {
                 let is_room = |blobs: &Blobs| blobs.has_room_for_more(bytes.len() as u64);
-                if !ledger.blobs().contains(&digest) && !ledger.keep_if(digest, bytes, is_room)? {
+                if !ledger.blobs().contains(&digest)
+                    && !ledger.blobs().keep(digest, bytes, is_room)?
+                {
                     break;
                 }
             }

@@ -1,15 +1,13 @@
 //! Bringing commits in: those of other nodes, and our own once they are remote.
 
 use std::collections::HashSet;
-use std::io::Write as _;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::lost_blobs;
 use super::{Ledger, Locked, Moved};
 use crate::digest::Digest;
-use crate::error::{Error, Result};
-use crate::local::{Blobs, NotAdopted, State};
+use crate::error::Result;
 use crate::name::TreePath;
 use crate::namespace::{Applied, BlobPlace, Change, Commit, Location, Op, Time};
 use crate::remote::keys;
@@ -244,27 +242,7 @@ impl Ledger {
 
     /// Puts a verified blob that the remote has into the local tier.
     pub(in crate::sync) fn keep(&self, digest: Digest, bytes: &[u8]) -> Result<()> {
-        self.keep_if(digest, bytes, |_| true).map(drop)
-    }
-
-    /// As [`Ledger::keep`], if `is_room` holds when the blob is counted. Returns whether it did.
-    pub(in crate::sync) fn keep_if(
-        &self,
-        digest: Digest,
-        bytes: &[u8],
-        is_room: impl FnOnce(&Blobs) -> bool,
-    ) -> Result<bool> {
-        let (mut file, staged) = self.0.disk.staging.create()?;
-        if !self.0.disk.blobs.reserve(&staged, bytes.len() as u64, is_room) {
-            return Ok(false);
-        }
-        file.write_all(bytes).map_err(|e| Error::io(format!("stage blob {digest}"), e))?;
-        self.0
-            .disk
-            .blobs
-            .adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)
-            .map_err(NotAdopted::into_error)?;
-        Ok(true)
+        self.0.disk.blobs.keep(digest, bytes, |_| true).map(drop)
     }
 
     pub(super) fn observe(&self, stamp: Stamp, now_ms: u64) {
