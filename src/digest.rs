@@ -2,6 +2,10 @@
 //!
 //! Owns the one definition of how content is named. Must never depend on where content is stored.
 
+mod pieces;
+
+pub use self::pieces::{PIECE_BYTES, PieceDigest, joined};
+
 use std::fmt;
 use std::str::FromStr;
 

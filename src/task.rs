@@ -76,6 +76,30 @@ pub fn thread<T: Send + 'static>(
     std::thread::Builder::new().name(name.to_owned()).spawn(work)
 }
 
+/// Runs `work` on this thread and on up to `helpers` more at the same time, and returns what all of
+/// them have returned. There are fewer if the system allows no further thread, and none in a
+/// simulation: `work` must share what is to be done.
+#[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
+pub fn together<T: Send>(name: &str, helpers: usize, work: impl Fn() -> T + Sync) -> Vec<T> {
+    #[cfg(any(test, feature = "test-util"))]
+    if simulated::is_on() {
+        return vec![work()];
+    }
+    std::thread::scope(|scope| {
+        let spawn =
+            |_| std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, &work);
+        let threads: Vec<_> = (0..helpers).map_while(|n| spawn(n).ok()).collect();
+        let mut done = vec![work()];
+        for thread in threads {
+            match thread.join() {
+                Ok(value) => done.push(value),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        done
+    })
+}
+
 /// Returns a random number.
 #[expect(clippy::disallowed_methods, reason = "this is the seam that all other code uses")]
 pub fn random_u64() -> u64 {

@@ -9,7 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::seal::hash_file;
+use super::file_digest::hash_file;
 use crate::digest::Digest;
 
 /// The folder to which they are moved, so that their names do not collide with those of this run.

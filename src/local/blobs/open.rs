@@ -11,8 +11,9 @@ use super::{Blobs, OpenBlob, Pin, failed, make_empty};
 use crate::digest::Digest;
 use crate::error::Result;
 use crate::local::descriptors::spare;
+use crate::local::file_digest::hash_file;
 use crate::local::index::Used;
-use crate::local::seal::{Seal, hash_file};
+use crate::local::seal::Seal;
 
 /// The most warnings about damaged blobs in one minute; further ones are counted and logged at DEBUG.
 const DAMAGE_WARNINGS_PER_MINUTE: u32 = 10;
