@@ -16,28 +16,7 @@ use crate::digest::Digest;
 use crate::error::{Kind, Result};
 use crate::local::OpenBlob;
 
-/// A content up to this size that has arrived is stored by the thread that opens it, which takes about as
-/// long as to create a file. Handing it over to another thread and back takes longer.
-const STORED_NOW_BYTES_MAX: u64 = 64 << 10;
-
 impl Filesystem {
-    /// Opens a blob that this node has, or whose bytes have arrived and can be stored at once; `None`
-    /// otherwise.
-    pub(super) fn open_now(&self, digest: Digest, size: u64) -> Result<Option<Arc<Source>>> {
-        let open = self.open_here(digest, size)?;
-        if open.is_some() || size > STORED_NOW_BYTES_MAX {
-            return Ok(open);
-        }
-        if !self.0.rooms.fetcher.store_arrived(&digest) {
-            return Ok(None);
-        }
-        let open = self.open_here(digest, size)?;
-        if open.is_some() {
-            self.0.rooms.metrics.fetched.add(1);
-        }
-        Ok(open)
-    }
-
     /// Opens a blob that this node has; `None` if it has none.
     pub(super) fn open_here(&self, digest: Digest, size: u64) -> Result<Option<Arc<Source>>> {
         let blobs = &self.0.rooms.blobs;

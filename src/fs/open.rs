@@ -154,7 +154,7 @@ impl Filesystem {
     /// Does everything that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> OpenStep {
         match self.step(ino, wish) {
-            OpenStep::Blob { digest, size, aside, took_ms } => match self.open_now(digest, size) {
+            OpenStep::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
                 Ok(Some(source)) => {
                     self.note_served(wish.client, Some(&digest), took_ms);
                     OpenStep::Done(Ok(self.opened_blob(ino, wish, source, aside)))

@@ -242,8 +242,8 @@ impl Fold {
         if let Some(content) = content {
             self.places.let_go(content);
         }
-        let now = self.record(path).and_then(|record| record.holds().1);
-        if let Some(group) = link.filter(|group| now != Some(*group))
+        let now = || self.record(path).and_then(|record| record.holds().1);
+        if let Some(group) = link.filter(|group| now() != Some(*group))
             && let Some(names) = self.links.get_mut(&group)
         {
             names.remove(path);

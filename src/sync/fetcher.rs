@@ -175,12 +175,6 @@ impl Fetcher {
         fetched
     }
 
-    /// Makes a content local on the calling thread, if its bytes have arrived together with others and
-    /// are not stored yet. Returns whether it is here now. Does not wait for the store.
-    pub fn store_arrived(&self, digest: &Digest) -> bool {
-        self.0.unpacker.store_now(digest)
-    }
-
     /// Notes that a program uses a content that is here. Returns at once.
     pub fn note_used(&self, digest: Digest, size: u64) {
         self.0.note_used(digest, size);

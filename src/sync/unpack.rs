@@ -1,10 +1,11 @@
 //! Unpacking: stores the contents of a pack that has arrived locally, with several threads.
 //!
 //! Owns the order: first the contents for which a program waits, then the packs that a program has
-//! requested, then all others. A thread that needs a content at once can store it itself. Must never
-//! store a byte unless it matches its digest. Must never evict for contents that no caller waits for.
+//! requested, then all others. Must never store a byte unless it matches its digest. Must never
+//! evict for contents that no caller waits for.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -126,20 +127,9 @@ impl State {
         }
     }
 
-    /// Takes a content out of turn, if it has arrived and is not begun.
-    fn take_this(&mut self, digest: &Digest) -> Option<Piece> {
-        let (at, member) =
-            self.jobs.iter_mut().enumerate().find_map(|(at, job)| Some((at, job.take(digest)?)))?;
-        Some(self.begin(at, member, true))
-    }
-
     /// Takes the content to store next.
     fn take(&mut self) -> Option<Piece> {
         let (at, member, wanted) = self.choose()?;
-        Some(self.begin(at, member, wanted))
-    }
-
-    fn begin(&mut self, at: usize, member: PackMember, wanted: bool) -> Piece {
         let job = &mut self.jobs[at];
         job.busy += 1;
         if wanted {
@@ -147,7 +137,7 @@ impl State {
             // this one.
             job.whom = For::Program;
         }
-        Piece { job: job.number, bytes: job.bytes.clone(), member, whom: job.whom }
+        Some(Piece { job: job.number, bytes: job.bytes.clone(), member, whom: job.whom })
     }
 
     fn choose(&mut self) -> Option<(usize, PackMember, bool)> {
@@ -214,6 +204,29 @@ enum MemberStored {
     NoRoom,
 }
 
+impl Inner {
+    /// Stores contents until there are no more.
+    fn work(&self) {
+        loop {
+            let piece = {
+                let mut state = self.state.lock();
+                let piece = state.take();
+                if piece.is_none() {
+                    // Under the same lock as the check: a caller that adds work starts a thread if
+                    // none is left.
+                    state.running -= 1;
+                }
+                piece
+            };
+            let Some(piece) = piece else { return };
+            // A panic ends the job, and not the thread, which has other jobs.
+            let stored = catch_unwind(AssertUnwindSafe(|| store(&self.ledger, &piece)));
+            let panicked = |_| Err(Error::new(Kind::Internal, "unpacking has panicked"));
+            self.state.lock().put_back(&piece, stored.unwrap_or_else(panicked));
+        }
+    }
+}
+
 impl Unpacker {
     /// Makes an unpacker that has no work.
     pub(super) fn new(ledger: Ledger, runtime: Handle) -> Self {
@@ -251,14 +264,6 @@ impl Unpacker {
         Ok(())
     }
 
-    /// Stores a content on the calling thread, if its pack has arrived and no thread has begun it.
-    /// Returns whether it is here now.
-    pub(super) fn store_now(&self, digest: &Digest) -> bool {
-        // The lock ends before the content is stored.
-        let piece = self.0.state.lock().take_this(digest);
-        piece.is_some_and(|piece| Storing::store(&self.0, piece))
-    }
-
     fn begin(
         &self,
         bytes: Bytes,
@@ -293,70 +298,9 @@ impl Unpacker {
             more
         };
         for _ in 0..more {
-            let thread = Thread { inner: Arc::clone(&self.0), ended: false };
-            let work = async move { task::blocking(move || thread.work()).await };
+            let inner = Arc::clone(&self.0);
+            let work = async move { task::blocking(move || inner.work()).await };
             drop(task::spawn(&self.0.runtime, "unpack", work));
-        }
-    }
-}
-
-/// A content that a thread stores now. A panic ends its job.
-struct Storing<'a> {
-    inner: &'a Inner,
-    piece: Piece,
-    stored: Option<Result<MemberStored>>,
-}
-
-impl Storing<'_> {
-    /// Stores a content; returns whether it is here now.
-    fn store(inner: &Inner, piece: Piece) -> bool {
-        let mut storing = Storing { inner, piece, stored: None };
-        let stored = store(&inner.ledger, &storing.piece);
-        let here = matches!(stored, Ok(MemberStored::Here));
-        storing.stored = Some(stored);
-        here
-    }
-}
-
-impl Drop for Storing<'_> {
-    fn drop(&mut self) {
-        let panicked = || Err(Error::new(Kind::Internal, "unpacking has panicked"));
-        let stored = self.stored.take().unwrap_or_else(panicked);
-        self.inner.state.lock().put_back(&self.piece, stored);
-    }
-}
-
-/// One of the threads.
-struct Thread {
-    inner: Arc<Inner>,
-    /// It is no longer counted as running.
-    ended: bool,
-}
-
-impl Thread {
-    fn work(mut self) {
-        loop {
-            let piece = {
-                let mut state = self.inner.state.lock();
-                let piece = state.take();
-                if piece.is_none() {
-                    // Under the same lock as the check: a caller that adds work starts a thread if
-                    // none is left.
-                    state.running -= 1;
-                    self.ended = true;
-                }
-                piece
-            };
-            let Some(piece) = piece else { return };
-            Storing::store(&self.inner, piece);
-        }
-    }
-}
-
-impl Drop for Thread {
-    fn drop(&mut self) {
-        if !self.ended {
-            self.inner.state.lock().running -= 1;
         }
     }
 }
@@ -464,25 +408,6 @@ mod tests {
         })
         .collect();
         assert_eq!(order, [1, 2, 4, 5, 6, 7]);
-        assert!(state.jobs.is_empty());
-    }
-
-    #[test]
-    fn a_content_is_taken_out_of_turn_once() {
-        let mut state = State::default();
-        state.jobs.push(job(0, For::Later, &[1, 2, 3]));
-        assert!(state.take_this(&member(7).digest).is_none(), "its pack has not arrived");
-        let mut stored = want(&mut state, 2);
-        let this = state.take_this(&member(2).digest).expect("it has arrived");
-        assert!(state.take_this(&member(2).digest).is_none(), "a thread has begun it");
-        let next = state.take().expect("there is more work");
-        assert_eq!((this.member.size, next.member.size, next.whom), (2, 1, For::Program));
-        state.put_back(&this, Ok(MemberStored::Here));
-        assert!(stored.try_recv().is_ok(), "another program that waits for it is told");
-        state.put_back(&next, Ok(MemberStored::Here));
-        let last = state.take().expect("there is more work");
-        assert_eq!(last.member.size, 3);
-        state.put_back(&last, Ok(MemberStored::Here));
         assert!(state.jobs.is_empty());
     }
 

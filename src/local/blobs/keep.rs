@@ -53,8 +53,7 @@ impl Blobs {
         if self.0.table.lock().tier.get(&digest).is_some() {
             return Ok(false);
         }
-        let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)
-        {
+        let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
             Ok(file) => file,
             Err(e)
                 if matches!(e.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
@@ -63,7 +62,7 @@ impl Blobs {
             }
             Err(e) => return Err(failed("make", &digest, e)),
         };
-        match write_and_seal(&mut file, bytes) {
+        match write_and_seal(file, bytes) {
             Ok(seal) => {
                 self.count_new(digest, seal, true, false, staged);
                 Ok(true)
@@ -88,7 +87,8 @@ impl Blobs {
     }
 }
 
-fn write_and_seal(file: &mut File, bytes: &[u8]) -> io::Result<Seal> {
+/// Also closes the file: nobody can write to a blob.
+fn write_and_seal(mut file: File, bytes: &[u8]) -> io::Result<Seal> {
     file.write_all(bytes)?;
     let seal = Seal::of(&file.metadata()?);
     if seal.size == bytes.len() as u64 {
