@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
@@ -17,7 +18,7 @@ use crate::harness::command::run;
 use crate::harness::syscall_process::{CREATE_NEW, IN_PLACE};
 use crate::harness::time::thread;
 use crate::harness::{
-    Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes, now, skipped,
+    Cluster, Io, Must as _, Node, SyscallProcess, eventually, in_both_modes, now, say, skipped,
     sleep_ms, tree, wanted,
 };
 
@@ -28,6 +29,13 @@ const ROUNDS_OF_ONE_CLUSTER: u64 = 100;
 const WRITERS: u32 = 3;
 const NAMES: u64 = 6;
 const LEN_MAX: usize = 60_000;
+/// The files that a node fetches when it is killed, their sizes, and how many processes read them.
+const FETCHED_FILES: u64 = 120;
+const FETCHED_LEN_MIN: usize = 9_000;
+const FETCHED_LEN_MAX: usize = 60_000;
+const READERS: usize = 4;
+/// The longest time after which it is killed: about as long as it takes to fetch all.
+const KILLED_AFTER_MS: u64 = 40;
 
 const UPDATE: OFlags = OFlags::RDWR.union(OFlags::CREATE).union(OFlags::TRUNC);
 
@@ -287,6 +295,69 @@ fn kill_points_between_flush_and_release(io: Io) {
     }
 }
 in_both_modes!(kill_points_between_flush_and_release);
+
+/// A process that reads files which another node has made.
+struct FetchReader {
+    process: SyscallProcess,
+    /// What to read, in this order.
+    files: Arc<Vec<(PathBuf, Vec<u8>)>>,
+    next: usize,
+}
+
+impl FetchReader {
+    /// Reads until the daemon dies or all is read. What it gets is whole.
+    fn work(&mut self) {
+        while let Some((path, bytes)) = self.files.get(self.next) {
+            let Ok(read) = self.process.get(path) else { return };
+            assert!(read == *bytes, "{}: {:?}", path.display(), body::check(&read));
+            self.next += READERS;
+        }
+    }
+}
+
+/// Kills a node while it stores what it fetches. It never serves what it had not finished, and fetches it again.
+fn kill_points_of_a_node_that_fetches(io: Io) {
+    let rounds = wanted("HEARTHFS_TEST_KILLS", ROUNDS);
+    let mut dice = Dice::new(23);
+    let (mut done, mut halves) = (0, 0);
+    while done < rounds {
+        let mut cluster = Cluster::two(io);
+        for _ in 0..(rounds - done).min(ROUNDS_OF_ONE_CLUSTER) {
+            done += 1;
+            kill_while_it_fetches(&mut cluster, done, &mut dice);
+        }
+        halves += cluster.b.log().matches("a local blob is damaged").count();
+    }
+    say(format_args!("{}: {done} kills left {halves} files half written", io.word()));
+}
+in_both_modes!(kill_points_of_a_node_that_fetches);
+
+fn kill_while_it_fetches(cluster: &mut Cluster, round: u64, dice: &mut Dice) {
+    std::fs::create_dir(cluster.a.at(format!("r{round}"))).must("mkdir");
+    let files = (0..FETCHED_FILES).map(|n| {
+        let name = format!("r{round}/{n:03}");
+        let seq = round * FETCHED_FILES + n;
+        let bytes = body::make(Id { writer: 9, seq }, FETCHED_LEN_MIN + dice.len(FETCHED_LEN_MAX));
+        std::fs::write(cluster.a.at(&name), &bytes).must("write");
+        (cluster.b.at(&name), bytes)
+    });
+    let files: Arc<Vec<_>> = Arc::new(files.collect());
+    cluster.a.drain();
+    eventually(10_000, "the other node knows all names", || {
+        let mut lacking = files.iter().filter(|(path, _)| std::fs::metadata(path).is_err());
+        lacking.next().map_or(Ok(()), |(path, _)| Err(path.display().to_string()))
+    });
+    let reader =
+        |next| FetchReader { process: SyscallProcess::new(), files: Arc::clone(&files), next };
+    let mut readers: Vec<_> = (0..READERS).map(reader).collect();
+    cluster.b.kill_under(&mut readers, 1 + dice.below(KILLED_AFTER_MS), FetchReader::work);
+    let mut process = SyscallProcess::new();
+    for (path, bytes) in files.iter() {
+        let what = format_args!("{} after kill {round}", path.display());
+        let read = process.get(path).must(what);
+        assert!(read == *bytes, "{what}: {:?}", body::check(&read));
+    }
+}
 
 /// Reports whether the kernel can expire all names at once.
 fn has_epochs() -> bool {
