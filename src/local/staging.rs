@@ -121,7 +121,8 @@ impl Staging {
         }
     }
 
-    /// Returns the bytes of staging files, as recorded with [`StagedPath::note_bytes`].
+    /// Returns the bytes of staging files, as recorded with [`StagedPath::note_bytes`], and of contents that
+    /// are being kept.
     pub fn bytes(&self) -> u64 {
         self.shelf.bytes()
     }

@@ -1,12 +1,12 @@
 //! Keeping contents that the daemon has in memory, because it has fetched and checked them.
 //!
-//! Owns the one case in which a file of `blobs/` has its final name before its bytes: no blob of that
-//! name is known, so no open can find the file, and whatever looks for it on disk waits for the stripe. A
-//! stop in the middle leaves a file that has no seal, and that is hashed before it is used.
+//! Owns the short way: a file without a name gets its name when it is complete. Whatever ends the
+//! process before that leaves nothing. Where it cannot be used, the content goes through staging.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs::File;
+use std::io::Write as _;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
 use super::{Blobs, NotAdopted, State, failed};
 use crate::digest::Digest;
@@ -38,7 +38,7 @@ impl Blobs {
         if !self.reserve(&staged, size, is_room) {
             return Ok(false);
         }
-        if self.write_in_place(digest, bytes, &staged)? {
+        if self.write_unnamed(digest, bytes, &staged) {
             self.relieve(charge(size));
         } else {
             self.replace(digest, bytes, &staged)?;
@@ -46,36 +46,36 @@ impl Blobs {
         Ok(true)
     }
 
-    /// Writes a new blob under its name. Returns false if the name is taken or cannot be made.
-    fn write_in_place(&self, digest: Digest, bytes: &[u8], staged: &StagedBytes) -> Result<bool> {
+    /// Makes a blob of a file that has no name until it is complete. Returns false if that cannot be
+    /// done: the name is taken, or the disk does not make such files or is full.
+    fn write_unnamed(&self, digest: Digest, bytes: &[u8], staged: &StagedBytes) -> bool {
         let path = self.path_of(&digest);
+        let Some(shard) = path.parent() else { return false };
+        let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let Ok(file) = rustix::fs::open(shard, flags, Mode::RUSR | Mode::WUSR) else {
+            return false;
+        };
+        let mut file = File::from(file);
+        if file.write_all(bytes).is_err() {
+            return false;
+        }
         let _stripe = self.stripe(&digest);
         if self.0.table.lock().tier.get(&digest).is_some() {
-            return Ok(false);
+            return false;
         }
-        let file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path) {
-            Ok(file) => file,
-            Err(e)
-                if matches!(e.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::NotFound) =>
-            {
-                return Ok(false);
-            }
-            Err(e) => return Err(failed("make", &digest, e)),
-        };
-        match write_and_seal(file, bytes) {
-            Ok(seal) => {
-                self.count_new(digest, seal, true, false, staged);
-                Ok(true)
-            }
-            Err(e) => {
-                // The next start hashes what cannot be removed.
-                fs::remove_file(&path).ok();
-                Err(failed("write", &digest, e))
-            }
+        // Fails if the name is taken. Linux before 6.10 allows it only with CAP_DAC_READ_SEARCH.
+        if rustix::fs::linkat(&file, "", CWD, &path, AtFlags::EMPTY_PATH).is_err() {
+            return false;
         }
+        // Naming changes the ctime, so the seal is taken afterwards.
+        let Ok(found) = file.metadata() else { return false };
+        // Nobody can write to a blob.
+        drop(file);
+        self.count_new(digest, Seal::of(&found), true, false, staged);
+        true
     }
 
-    /// Replaces what has the name of a blob at once: it may be open, or not be a file.
+    /// Writes a staging file, and replaces what has the name of the blob at once.
     fn replace(&self, digest: Digest, bytes: &[u8], counted: &StagedBytes) -> Result<()> {
         let (mut file, staged) = self.0.shelf.create()?;
         staged.note_bytes(charge(bytes.len() as u64));
@@ -84,16 +84,5 @@ impl Blobs {
         self.adopt(staged, &file, digest, bytes.len() as u64, State::Fetched)
             .map_err(NotAdopted::into_error)?;
         Ok(())
-    }
-}
-
-/// Also closes the file: nobody can write to a blob.
-fn write_and_seal(mut file: File, bytes: &[u8]) -> io::Result<Seal> {
-    file.write_all(bytes)?;
-    let seal = Seal::of(&file.metadata()?);
-    if seal.size == bytes.len() as u64 {
-        Ok(seal)
-    } else {
-        Err(io::Error::other("another program has changed it"))
     }
 }

@@ -206,13 +206,9 @@ impl Blobs {
         }
         let total = self.0.damaged.fetch_add(1, Ordering::Relaxed) + 1;
         if self.may_warn() {
-            tracing::warn!(
-                %digest, total,
-                "a local blob is damaged, or was not finished when the daemon was killed; it is fetched again, or \
-                 a miss until a program writes it"
-            );
+            tracing::warn!(%digest, total, "a local blob was damaged; it is a miss until rewritten");
         } else {
-            tracing::debug!(%digest, total, "a local blob is damaged");
+            tracing::debug!(%digest, total, "a local blob was damaged");
         }
     }
 

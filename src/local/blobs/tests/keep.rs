@@ -49,29 +49,6 @@ fn p9_self_healing_a_content_in_memory_replaces_what_has_its_name() {
     }
 }
 
-/// The process may be stopped while it writes a content under its name.
-#[test]
-fn p1_whole_or_nothing_a_content_that_was_half_written_at_a_stop_is_a_miss() {
-    let content = vec![5; 5000];
-    let digest = Digest::of(&content);
-    for known in [false, true] {
-        let fixture = Fixture::new(1 << 20);
-        let before = fixture.open();
-        before.put(&content, State::Saved);
-        let path = before.path(&digest);
-        let seal = seal_at(&path).unwrap().unwrap();
-        drop(before);
-        // It was evicted since, which the index may not have learnt.
-        fs::remove_file(&path).unwrap();
-        fs::write(&path, &content[..2000]).unwrap();
-        let run = if known { fixture.open_knowing(&[(digest, seal)]) } else { fixture.open() };
-        assert!(run.read(&content).is_none(), "known: {known}");
-        assert!(!path.exists(), "known: {known}");
-        assert!(run.blobs.keep(digest, &content, |_| true).unwrap());
-        assert_eq!(run.read(&content).as_deref(), Some(&content[..]), "known: {known}");
-    }
-}
-
 /// Threads that fetch the same content, open it and evict others never see another one.
 #[test]
 fn threads_that_keep_and_open_the_same_contents_see_them_whole() {
