@@ -5,8 +5,11 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::os::fd::AsRawFd as _;
+use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::{Blobs, NotAdopted, State, failed};
 use crate::digest::Digest;
@@ -63,8 +66,11 @@ impl Blobs {
         if self.0.table.lock().tier.get(&digest).is_some() {
             return false;
         }
-        // Fails if the name is taken. Linux before 6.10 allows it only with CAP_DAC_READ_SEARCH.
-        if rustix::fs::linkat(&file, "", CWD, &path, AtFlags::EMPTY_PATH).is_err() {
+        let linked = match link(&file, &path) {
+            Err(Errno::NOENT) => link_through_proc(&file, &path),
+            linked => linked,
+        };
+        if linked.is_err() {
             return false;
         }
         // Naming changes the ctime, so the seal is taken afterwards.
@@ -85,4 +91,16 @@ impl Blobs {
             .map_err(NotAdopted::into_error)?;
         Ok(())
     }
+}
+
+/// Gives an open file a name that is not taken. Linux before 6.10 answers `NOENT` without
+/// `CAP_DAC_READ_SEARCH`.
+pub(super) fn link(file: &File, path: &Path) -> std::result::Result<(), Errno> {
+    rustix::fs::linkat(file, "", CWD, path, AtFlags::EMPTY_PATH)
+}
+
+/// The same; needs `/proc` instead.
+pub(super) fn link_through_proc(file: &File, path: &Path) -> std::result::Result<(), Errno> {
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, open, CWD, path, AtFlags::SYMLINK_FOLLOW)
 }
