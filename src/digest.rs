@@ -4,7 +4,7 @@
 
 mod pieces;
 
-pub use self::pieces::{PIECE_BYTES, PieceDigest, joined};
+pub use self::pieces::{PIECE_BYTES, PieceDigest};
 
 use std::fmt;
 use std::str::FromStr;

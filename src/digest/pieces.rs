@@ -25,15 +25,17 @@ impl PieceDigest {
     }
 }
 
-/// Returns the digest of a content of `size` bytes from those of all its pieces, in their order; `None`
-/// unless there are as many as such a content has, and at least two.
-pub fn joined(size: u64, pieces: &[PieceDigest]) -> Option<Digest> {
-    if pieces.len() < 2 || size.div_ceil(PIECE_BYTES as u64) != pieces.len() as u64 {
-        return None;
+impl Digest {
+    /// Returns the digest of a content of `size` bytes from those of all its pieces, in their order;
+    /// `None` unless there are as many as such a content has, and at least two.
+    pub fn of_pieces(size: u64, pieces: &[PieceDigest]) -> Option<Self> {
+        if pieces.len() < 2 || size.div_ceil(PIECE_BYTES as u64) != pieces.len() as u64 {
+            return None;
+        }
+        let (left, right) = halves(size, pieces);
+        let root = hazmat::merge_subtrees_root(&left, &right, Mode::Hash);
+        Some(Self(*root.as_bytes()))
     }
-    let (left, right) = halves(size, pieces);
-    let root = hazmat::merge_subtrees_root(&left, &right, Mode::Hash);
-    Some(Digest(*root.as_bytes()))
 }
 
 /// Returns the two subtrees below the top of a subtree of `size` bytes.
@@ -70,7 +72,7 @@ mod tests {
             let pieces: Vec<_> =
                 pieces.map(|(n, bytes)| PieceDigest::of(n as u64, bytes)).collect();
             let expected = (pieces.len() > 1).then(|| Digest::of(content));
-            assert_eq!(joined(size as u64, &pieces), expected, "{size}");
+            assert_eq!(Digest::of_pieces(size as u64, &pieces), expected, "{size}");
         }
     }
 
@@ -78,8 +80,13 @@ mod tests {
     fn pieces_of_another_size_make_no_digest() {
         let pieces: Vec<_> = (0..3).map(|n| PieceDigest::of(n, &vec![1; PIECE_BYTES])).collect();
         let size = 3 * PIECE_BYTES as u64;
-        assert!(joined(size, &pieces).is_some());
-        assert!(joined(size + 1, &pieces).is_none() && joined(size, &pieces[1..]).is_none());
-        assert!(joined(1, &pieces[..1]).is_none() && joined(0, &[]).is_none());
+        assert!(Digest::of_pieces(size, &pieces).is_some());
+        assert!(
+            Digest::of_pieces(size + 1, &pieces).is_none()
+                && Digest::of_pieces(size, &pieces[1..]).is_none()
+        );
+        assert!(
+            Digest::of_pieces(1, &pieces[..1]).is_none() && Digest::of_pieces(0, &[]).is_none()
+        );
     }
 }

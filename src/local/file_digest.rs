@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use crate::digest::{Digest, Hasher, PIECE_BYTES, PieceDigest, joined};
+use crate::digest::{Digest, Hasher, PIECE_BYTES, PieceDigest};
 use crate::task;
 
 /// Bytes read at a time by a single thread.
@@ -70,7 +70,7 @@ fn hash_together(file: &File, size: u64, helpers: usize) -> io::Result<Option<Di
     pieces.sort_unstable_by_key(|(number, _)| *number);
     let pieces: Vec<PieceDigest> = pieces.into_iter().map(|(_, piece)| piece).collect();
     let is_longer = read_at(file, &mut [0], size)? > 0;
-    Ok(joined(size, &pieces).filter(|_| !is_longer))
+    Ok(Digest::of_pieces(size, &pieces).filter(|_| !is_longer))
 }
 
 /// A file that several threads read.

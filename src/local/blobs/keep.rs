@@ -41,7 +41,7 @@ impl Blobs {
         if !self.reserve(&staged, size, is_room) {
             return Ok(false);
         }
-        if self.write_unnamed(digest, bytes, &staged) {
+        if self.write_unnamed(digest, bytes, &staged)? {
             self.relieve(charge(size));
         } else {
             self.replace(digest, bytes, &staged)?;
@@ -50,35 +50,26 @@ impl Blobs {
     }
 
     /// Makes a blob of a file that has no name until it is complete. Returns false if that cannot be
-    /// done: the name is taken, or the disk does not make such files or is full.
-    fn write_unnamed(&self, digest: Digest, bytes: &[u8], staged: &StagedBytes) -> bool {
+    /// done: the name is taken, or the disk does not make such files.
+    fn write_unnamed(&self, digest: Digest, bytes: &[u8], staged: &StagedBytes) -> Result<bool> {
         let path = self.path_of(&digest);
-        let Some(shard) = path.parent() else { return false };
+        let shard = self.0.path.join(digest.shard());
         let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
-        let Ok(file) = rustix::fs::open(shard, flags, Mode::RUSR | Mode::WUSR) else {
-            return false;
+        let Ok(file) = rustix::fs::open(&shard, flags, Mode::RUSR | Mode::WUSR) else {
+            return Ok(false);
         };
         let mut file = File::from(file);
-        if file.write_all(bytes).is_err() {
-            return false;
-        }
+        file.write_all(bytes).map_err(|e| failed("write", &digest, e))?;
         let _stripe = self.stripe(&digest);
-        if self.0.table.lock().tier.get(&digest).is_some() {
-            return false;
-        }
-        let linked = match link(&file, &path) {
-            Err(Errno::NOENT) => link_through_proc(&file, &path),
-            linked => linked,
-        };
-        if linked.is_err() {
-            return false;
+        if self.0.table.lock().tier.get(&digest).is_some() || link(&file, &path).is_err() {
+            return Ok(false);
         }
         // Naming changes the ctime, so the seal is taken afterwards.
-        let Ok(found) = file.metadata() else { return false };
+        let found = file.metadata().map_err(|e| failed("examine", &digest, e))?;
         // Nobody can write to a blob.
         drop(file);
         self.count_new(digest, Seal::of(&found), true, false, staged);
-        true
+        Ok(true)
     }
 
     /// Writes a staging file, and replaces what has the name of the blob at once.
@@ -93,14 +84,36 @@ impl Blobs {
     }
 }
 
-/// Gives an open file a name that is not taken. Linux before 6.10 answers `NOENT` without
-/// `CAP_DAC_READ_SEARCH`.
-pub(super) fn link(file: &File, path: &Path) -> std::result::Result<(), Errno> {
-    rustix::fs::linkat(file, "", CWD, path, AtFlags::EMPTY_PATH)
+/// Gives an open file a name that is not taken.
+fn link(file: &File, path: &Path) -> rustix::io::Result<()> {
+    match rustix::fs::linkat(file, "", CWD, path, AtFlags::EMPTY_PATH) {
+        // Linux before 6.10 allows this only with `CAP_DAC_READ_SEARCH`.
+        Err(Errno::NOENT) => link_through_proc(file, path),
+        linked => linked,
+    }
 }
 
-/// The same; needs `/proc` instead.
-pub(super) fn link_through_proc(file: &File, path: &Path) -> std::result::Result<(), Errno> {
+/// The same; needs `/proc` and no capability.
+fn link_through_proc(file: &File, path: &Path) -> rustix::io::Result<()> {
     let open = format!("/proc/self/fd/{}", file.as_raw_fd());
     rustix::fs::linkat(CWD, open, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_name_a_file_name_it_once() {
+        let root = tempfile::tempdir().unwrap();
+        // It has a name already, because not every disk makes files without one.
+        let mut file = File::create(root.path().join("first")).unwrap();
+        file.write_all(b"content").unwrap();
+        for (n, link) in [link, link_through_proc].into_iter().enumerate() {
+            let path = root.path().join(n.to_string());
+            link(&file, &path).unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"content");
+            assert_eq!(link(&file, &path), Err(Errno::EXIST));
+        }
+    }
 }

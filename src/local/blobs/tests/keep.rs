@@ -1,4 +1,3 @@
-use super::super::keep::{link, link_through_proc};
 use super::*;
 
 fn staged(run: &Run) -> usize {
@@ -27,21 +26,6 @@ fn contents_in_memory_become_blobs() {
     assert_eq!(run.blobs.usage().staged_bytes, 0);
     assert!(run.blobs.keep(Digest::empty(), b"", |_| true).unwrap());
     assert_eq!(staged(&run), 0);
-}
-
-#[test]
-fn both_ways_to_name_a_file_name_it_once() {
-    let root = tempfile::tempdir().unwrap();
-    for (n, link) in [link, link_through_proc].into_iter().enumerate() {
-        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::WRONLY;
-        let file = rustix::fs::open(root.path(), flags, rustix::fs::Mode::RUSR);
-        let mut file = File::from(file.expect("the disk makes files without a name"));
-        file.write_all(b"content").unwrap();
-        let path = root.path().join(n.to_string());
-        link(&file, &path).unwrap();
-        assert_eq!(fs::read(&path).unwrap(), b"content");
-        assert_eq!(link(&file, &path), Err(rustix::io::Errno::EXIST));
-    }
 }
 
 /// Whatever has the name of a content that is not known, the content replaces it.
