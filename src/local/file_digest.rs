@@ -16,9 +16,9 @@ use crate::task;
 const HASH_CHUNK_BYTES: usize = 256 << 10;
 /// The same for a small file.
 const HASH_CHUNK_BYTES_MIN: usize = 4 << 10;
-/// Files from this size on are digested by several threads. To start one takes as long as to digest a
-/// few hundred kilobytes.
-const TOGETHER_BYTES_MIN: u64 = 2 << 20;
+/// Files from this size on are digested by several threads. An idle processor must wake for each, so a
+/// `close()` of 4 MiB took longer with them, and of 8 MiB as long (docs/performance.md).
+const TOGETHER_BYTES_MIN: u64 = 16 << 20;
 /// The most threads that help with one file.
 const HELPERS_MAX: usize = 7;
 
@@ -178,19 +178,20 @@ mod tests {
             for helpers in 0..5 {
                 assert_eq!(hash_together(&file, size as u64, helpers).unwrap(), Some(right));
             }
-            assert_eq!(hash_file(&file, size as u64).unwrap(), right);
         }
     }
 
     /// The size that the caller expects may be an old one.
     #[test]
     fn a_file_of_another_size_is_digested_as_it_is() {
-        let content = vec![3; (2 << 20) + 5000];
+        let least = TOGETHER_BYTES_MIN;
+        let content = vec![3; least as usize + 5000];
         let (file, right) = (file(&content), Digest::of(&content));
         let size = content.len() as u64;
-        for expected in [0, 5000, 2 << 20, size - 1, size + 1, size + (4 << 20)] {
-            if expected > PIECE_BYTES as u64 {
-                assert_eq!(hash_together(&file, expected, 2).unwrap(), None, "{expected}");
+        for expected in [0, 5000, least, size - 1, size, size + 1, size + (4 << 20)] {
+            if expected >= least {
+                let together = (expected == size).then_some(right);
+                assert_eq!(hash_together(&file, expected, 2).unwrap(), together, "{expected}");
             }
             assert_eq!(hash_file(&file, expected).unwrap(), right, "{expected}");
         }
@@ -199,9 +200,11 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_an_error() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(path.path(), vec![1; 4 << 20]).unwrap();
+        std::fs::write(path.path(), vec![1; 1 << 20]).unwrap();
         let written_only = File::options().write(true).open(path.path()).unwrap();
-        assert!(hash_together(&written_only, 4 << 20, 2).is_err());
-        assert!(hash_file(&written_only, 4 << 20).is_err());
+        for expected in [1 << 20, TOGETHER_BYTES_MIN] {
+            assert!(hash_together(&written_only, expected, 2).is_err());
+            assert!(hash_file(&written_only, expected).is_err());
+        }
     }
 }
