@@ -204,26 +204,24 @@ enum MemberStored {
     NoRoom,
 }
 
-impl Inner {
-    /// Stores contents until there are no more.
-    fn work(&self) {
-        loop {
-            let piece = {
-                let mut state = self.state.lock();
-                let piece = state.take();
-                if piece.is_none() {
-                    // Under the same lock as the check: a caller that adds work starts a thread if
-                    // none is left.
-                    state.running -= 1;
-                }
-                piece
-            };
-            let Some(piece) = piece else { return };
-            // A panic ends the job, and not the thread, which has other jobs.
-            let stored = catch_unwind(AssertUnwindSafe(|| store(&self.ledger, &piece)));
-            let panicked = |_| Err(Error::new(Kind::Internal, "unpacking has panicked"));
-            self.state.lock().put_back(&piece, stored.unwrap_or_else(panicked));
-        }
+/// Stores contents until there are no more.
+fn work(state: &Mutex<State>, store: impl Fn(&Piece) -> Result<MemberStored>) {
+    loop {
+        let piece = {
+            let mut state = state.lock();
+            let piece = state.take();
+            if piece.is_none() {
+                // Under the same lock as the check: a caller that adds work starts a thread if none
+                // is left.
+                state.running -= 1;
+            }
+            piece
+        };
+        let Some(piece) = piece else { return };
+        // A panic ends the job, and not the thread, which has other jobs.
+        let stored = catch_unwind(AssertUnwindSafe(|| store(&piece)));
+        let panicked = |_| Err(Error::new(Kind::Internal, "unpacking has panicked"));
+        state.lock().put_back(&piece, stored.unwrap_or_else(panicked));
     }
 }
 
@@ -299,7 +297,8 @@ impl Unpacker {
         };
         for _ in 0..more {
             let inner = Arc::clone(&self.0);
-            let work = async move { task::blocking(move || inner.work()).await };
+            let all = move || work(&inner.state, |piece| store(&inner.ledger, piece));
+            let work = async move { task::blocking(all).await };
             drop(task::spawn(&self.0.runtime, "unpack", work));
         }
     }
@@ -427,5 +426,31 @@ mod tests {
             let ended = ended.try_recv().expect("the job has ended");
             assert_eq!(ended.map_err(|error| error.kind()).err(), fails.then_some(Kind::NoSpace));
         }
+    }
+
+    #[test]
+    fn a_panic_ends_its_pack_and_no_other() {
+        let state = Mutex::new(State { running: 1, ..State::default() });
+        let (packs, ended): (Vec<_>, Vec<_>) = (0..3).map(|_| oneshot::channel()).unzip();
+        for (number, done) in (0..).zip(packs) {
+            let n = 2 * number as u32;
+            let job = job(number, For::Later, &[n, n + 1]);
+            state.lock().jobs.push(PackJob { done: Some(done), ..job });
+        }
+        let tried = Mutex::new(Vec::new());
+        work(&state, |piece| {
+            tried.lock().push(piece.member.size);
+            assert_ne!(piece.member.size, 2, "this member makes it panic");
+            Ok(MemberStored::Here)
+        });
+        assert_eq!(*tried.lock(), [0, 1, 2, 4, 5]);
+        let outcome = |mut ended: oneshot::Receiver<Result<u64>>| {
+            let ended = ended.try_recv().expect("the job has ended");
+            ended.map_err(|error| error.kind())
+        };
+        let outcomes: Vec<_> = ended.into_iter().map(outcome).collect();
+        assert_eq!(outcomes, [Ok(0), Err(Kind::Internal), Ok(0)]);
+        let state = state.into_inner();
+        assert_eq!((state.running, state.jobs.len()), (0, 0));
     }
 }
