@@ -88,10 +88,6 @@ impl StagedBytes {
         self.shelf.bytes.fetch_add(bytes.wrapping_sub(old), Ordering::Relaxed);
         bytes > old
     }
-
-    fn noted(&self) -> u64 {
-        self.bytes.load(Ordering::Relaxed)
-    }
 }
 
 impl Drop for StagedBytes {
@@ -134,7 +130,7 @@ impl StagedPath {
     /// Records that `bytes` were written up to offset `end`. The file grows by at most `bytes`, and
     /// at most to `end`.
     pub fn note_growth(&self, end: u64, bytes: u64) {
-        let known = self.bytes.noted();
+        let known = self.bytes.bytes.load(Ordering::Relaxed);
         let grown = known.saturating_add(bytes).min(end);
         if grown > known {
             self.note_bytes(grown);

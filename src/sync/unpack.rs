@@ -276,7 +276,7 @@ impl Unpacker {
             let mut state = self.0.state.lock();
             let number = state.next;
             state.next += 1;
-            let work = members.len();
+            let pieces = members.len();
             let urgent = state.wanted.keys().filter(|digest| places.contains_key(digest));
             let urgent = urgent.copied().collect();
             state.jobs.push(PackJob {
@@ -291,15 +291,14 @@ impl Unpacker {
                 failed: None,
                 done: Some(done),
             });
-            let more = self.0.threads.saturating_sub(state.running).min(work);
+            let more = self.0.threads.saturating_sub(state.running).min(pieces);
             state.running += more;
             more
         };
         for _ in 0..more {
             let inner = Arc::clone(&self.0);
-            let all = move || work(&inner.state, |piece| store(&inner.ledger, piece));
-            let work = async move { task::blocking(all).await };
-            drop(task::spawn(&self.0.runtime, "unpack", work));
+            let run = move || work(&inner.state, |piece| store(&inner.ledger, piece));
+            drop(task::spawn(&self.0.runtime, "unpack", task::blocking(run)));
         }
     }
 }
