@@ -426,10 +426,13 @@ fn run_passes_signals_to_its_command() {
     for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT), ("USR1", Signal::USR1)] {
         // Waits in short pieces, so that the shell's trap runs soon.
         let script = format!("trap 'exit 7' {name}; echo up; while :; do sleep 0.05; done");
-        let run: &[&str] = &["run", "--mount", "mnt", "--"];
-        let mut command = bench.command(&[run, DEFAULT_SIGINT, &["sh", "-c", &script]].concat());
-        let mut child =
-            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("started");
+        // Signals that are ignored when `run` starts are not passed on.
+        let mut command = Command::new(DEFAULT_SIGINT[0]);
+        bench.surround(&mut command);
+        command.args(&DEFAULT_SIGINT[1..]).arg(env!("CARGO_BIN_EXE_hearthfs"));
+        command.args(["run", "--mount", "mnt", "--", "sh", "-c", &script]);
+        command.current_dir(bench.path("")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("started");
         let mut line = String::new();
         let mut lines = BufReader::new(child.stdout.take().expect("piped"));
         lines.read_line(&mut line).expect("the command has started");
