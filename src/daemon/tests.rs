@@ -9,6 +9,7 @@ mod faults;
 mod found;
 mod given;
 mod kernel;
+mod left;
 mod listed;
 mod locked;
 mod mapped;

@@ -165,9 +165,7 @@ impl Filesystem {
             Ok((crate::local::spare(file)?, path))
         };
         let made = match make() {
-            // A program that begins a file has priority over files that are kept open in case they
-            // are opened again.
-            Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => make(),
+            Err(error) if error.kind() == Kind::Exhausted && self.close_unneeded() => make(),
             made => made,
         };
         made.map_err(|error| super::errno::promised(&error))

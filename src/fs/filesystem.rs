@@ -108,6 +108,8 @@ pub(super) struct Inner {
     kernel: KernelSide,
     /// Notified whenever there is something to look after.
     pub(super) begun: Notify,
+    /// Notified when a closed file waits for its end.
+    pub(super) ended: Notify,
     /// Set when the daemon stops: new writers are refused.
     pub(super) closing: AtomicBool,
 }
@@ -135,6 +137,7 @@ impl Filesystem {
             worth,
             kernel: KernelSide::default(),
             begun: Notify::new(),
+            ended: Notify::new(),
             closing: AtomicBool::new(false),
         }));
         if let Err(error) = fs.clear_editions() {
@@ -370,12 +373,15 @@ impl Filesystem {
 
     /// Does the periodic work, for ever. It runs as a task of the daemon.
     pub async fn look_after(self) {
+        tokio::join!(self.end_in_background(), self.sweep());
+    }
+
+    async fn sweep(&self) {
         let mut measured = Duration::ZERO;
         let this = self.clone();
         crate::task::blocking(move || this.restore_lock_files()).await;
         loop {
             let lingers = self.busy().await;
-            self.finish_ending().await;
             clock::sleep(if lingers { KEEP_AFTER } else { MEASURE_EVERY }).await;
             let now = self.0.rooms.clock.mono();
             if now.saturating_sub(measured) >= MEASURE_EVERY {
@@ -390,7 +396,7 @@ impl Filesystem {
     }
 
     /// Returns when there is something to look after; true if a published file has not been
-    /// released.
+    /// released, or could not be ended.
     async fn busy(&self) -> bool {
         loop {
             {
@@ -398,7 +404,12 @@ impl Filesystem {
                 let locks = self.0.lock_files.lock().is_empty();
                 let waits = !state.retries.is_empty() || !state.editions.is_empty() || !locks;
                 if state.lives.len() > 0 || waits {
-                    return state.lives.iter().any(|(_, live)| live.version().is_some());
+                    // What waits for its end is not looked after here.
+                    return state.lives.iter().any(|(id, live)| {
+                        live.version().is_some_and(|version| {
+                            version.put_off_until.is_some() || !state.is_idle(id)
+                        })
+                    });
                 }
             }
             self.0.begun.notified().await;

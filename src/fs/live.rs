@@ -95,6 +95,9 @@ pub(super) struct PublishedVersion {
     pub(super) put_off_until: Option<Duration>,
     /// Another descriptor was closed after the one that published.
     pub(super) closed_again: bool,
+    /// The last handle was released, and only the end of the live file is left. It stays an entry
+    /// even if it loses its name before that.
+    pub(super) released: bool,
     /// The version is empty and was never written, perhaps because only a duplicate of the
     /// descriptor was closed. It is not announced to other nodes yet.
     pub(super) hold: Option<HoldToken>,
@@ -163,6 +166,8 @@ pub(super) struct Last {
     pub(super) id: LiveId,
     /// The size of its file.
     pub(super) bytes: u64,
+    /// Its bytes will never be an entry.
+    pub(super) ends: bool,
     /// Bytes were written after the last publish, by a process that has closed a descriptor.
     pub(super) late: bool,
     /// Bytes were written and no descriptor was ever closed.
@@ -347,6 +352,13 @@ impl Live {
         who != Who::Unseen && self.writers.has_member(who)
     }
 
+    /// Reports whether nothing can change its published bytes any more, if no handle writes it.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let unchanged =
+            |version: &PublishedVersion| !version.closed_again && version.put_off_until.is_none();
+        self.version().is_some_and(unchanged) && !self.mapped.is_direct()
+    }
+
     /// Reports whether all have closed it, and its end is still on its way.
     pub(super) fn is_ending(&self) -> bool {
         let waits = self.writers.has_handles() || self.settling.is_on();
@@ -431,6 +443,10 @@ impl Lives {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (LiveId, &Live)> {
         self.all.iter().map(|(id, live)| (*id, live))
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Live> {
+        self.all.values_mut()
     }
 
     /// Adds a live file without a name.

@@ -101,6 +101,7 @@ impl Filesystem {
         let own = |who| self.is_writing(&spot, who);
         let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
         let lingers = self.lingers_for(caller, &spot, who);
+        let lingers = lingers.filter(|(id, _)| !self.finish_left(*id));
         if fresh && lingers.is_none() {
             return self.look_up_routed(caller, &real, spot).into();
         }
@@ -167,7 +168,7 @@ impl Filesystem {
     }
 
     /// Returns the live file that a thread which looks again would find here and could not use: it
-    /// is closed and about to be released.
+    /// is closed and about to end.
     fn lingers_for(
         &self,
         caller: &Caller,

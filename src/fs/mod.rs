@@ -19,6 +19,7 @@ mod cut;
 mod decide;
 mod digested;
 mod editions;
+mod ending;
 mod errno;
 mod explain;
 mod facts;

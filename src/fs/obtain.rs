@@ -24,9 +24,7 @@ impl Filesystem {
             return Ok(Some(source));
         }
         let open = match blobs.open_blob(&digest, size) {
-            // A program that opens a file has priority over files that are kept open in case they
-            // are opened again.
-            Err(error) if error.kind() == Kind::Exhausted && self.0.recent.clear() => {
+            Err(error) if error.kind() == Kind::Exhausted && self.close_unneeded() => {
                 blobs.open_blob(&digest, size)
             }
             open => open,

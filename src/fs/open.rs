@@ -153,7 +153,13 @@ impl Filesystem {
 
     /// Does everything that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> OpenStep {
-        match self.step(ino, wish) {
+        let mut step = self.step(ino, wish);
+        if let OpenStep::Settle(id, _) = step
+            && self.finish_left(id)
+        {
+            step = self.step(ino, wish);
+        }
+        match step {
             OpenStep::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
                 Ok(Some(source)) => {
                     self.note_served(wish.client, Some(&digest), took_ms);

@@ -440,6 +440,7 @@ impl Filesystem {
             since: self.0.rooms.clock.mono(),
             put_off_until: None,
             closed_again: false,
+            released: false,
             hold,
             _lodged: lodged,
         })));

@@ -17,9 +17,10 @@ use tokio::sync::watch;
 use super::filesystem::{Filesystem, LINGER_MAX};
 use super::inode::{LiveId, Source};
 use super::kept::Kept;
-use super::live::{Last, Live, Mark, copy_bytes};
+use super::live::{Last, Live, Mark, PublishedVersion, copy_bytes};
 use super::publish::INLINE_BYTES_MAX;
 use super::state::{State, close_files};
+use super::writing_handle::WritingHandle;
 use crate::clock;
 use crate::digest::Digest;
 use crate::error::{Error, Kind};
@@ -28,6 +29,16 @@ use crate::local::{NotAdopted, StagedPath, State as Keep, hash_file};
 /// How long a version stays in staging after the disk has refused to make it a blob, until the next
 /// attempt.
 const PUT_OFF_FOR: Duration = Duration::from_secs(1);
+
+/// What the release of a handle leads to.
+enum Release {
+    /// Nothing.
+    Nothing,
+    /// The file waits for its end: see `ending`.
+    Leave,
+    /// The file ends now.
+    End(Last),
+}
 
 /// The published bytes of a live file.
 struct PublishedBytes {
@@ -41,14 +52,21 @@ struct PublishedBytes {
 
 impl Filesystem {
     pub(super) fn release_file(&self, handle: Handle) -> Answer<()> {
-        let last = {
+        let release = {
             let mut state = self.0.state.lock();
-            let last = Self::plan_release(&mut state, handle);
+            let release = plan_release(&mut state, handle);
             close_files(state);
-            last
+            release
         };
         self.0.recent.trim();
-        let Some(last) = last else { return Ok(()).into() };
+        let last = match release {
+            Release::Nothing => return Ok(()).into(),
+            Release::Leave => {
+                self.0.ended.notify_one();
+                return Ok(()).into();
+            }
+            Release::End(last) => last,
+        };
         if last.late || last.bytes > INLINE_BYTES_MAX {
             let this = self.clone();
             return Answer::later(async move {
@@ -61,51 +79,21 @@ impl Filesystem {
         self.finish(&last).into()
     }
 
-    fn plan_release(state: &mut State, handle: Handle) -> Option<Last> {
-        let file = state.remove_file(handle)?;
-        let last = file.writing.and_then(|writing| {
-            let id = writing.live();
-            let live = state.lives.get_mut(id)?;
-            live.writers.release(writing.is_closed());
-            let idle = state.is_idle(id);
-            let live = state.lives.get_mut(id).filter(|_| idle)?;
-            Some(last_of(id, live, writing.is_covered()))
-        });
-        state.uncount_open(file.ino);
-        last
-    }
-
-    /// Ends a live file whose expected thread never came. A large file is left to
-    /// [`Filesystem::look_after`], because the caller may have to answer others.
-    pub(super) fn finish_soon(&self, id: LiveId) {
-        let Some(last) = self.plan_end(id) else { return };
-        if last.bytes <= INLINE_BYTES_MAX {
-            return self.finish_quietly(&last);
-        }
-        self.0.state.lock().ending.push(last);
-        self.0.begun.notify_one();
-    }
-
-    /// Does the same as [`Filesystem::finish_soon`] on the calling thread, whatever the size.
+    /// Ends a live file that no handle writes any more. Blocks; does nothing if a writer is on its
+    /// way.
     pub(super) fn finish_here(&self, id: LiveId) {
         if let Some(last) = self.plan_end(id) {
             self.finish_quietly(&last);
         }
     }
 
-    /// Ends the large files that [`Filesystem::finish_soon`] has left.
-    pub(super) async fn finish_ending(&self) {
-        let ending = std::mem::take(&mut self.0.state.lock().ending);
-        for last in ending {
-            let this = self.clone();
-            crate::task::blocking(move || this.finish_quietly(&last)).await;
-        }
-    }
-
     fn plan_end(&self, id: LiveId) -> Option<Last> {
         let mut state = self.0.state.lock();
         let idle = state.is_idle(id);
-        state.lives.get_mut(id).filter(|_| idle).map(|live| last_of(id, live, true))
+        let live = state.lives.get_mut(id).filter(|_| idle)?;
+        let last = last_of(id, live, true);
+        begin_end(live);
+        Some(last)
     }
 
     fn finish_quietly(&self, last: &Last) {
@@ -199,8 +187,9 @@ impl Filesystem {
             let synced = live.synced;
             let (mapped, source) = (live.mapped.is_direct(), Arc::clone(&live.source));
             // A file that lost its name is not published.
-            let Some(version) = live.version_mut().filter(|version| bound && version.mark.size > 0)
-            else {
+            let is_entry = |version: &PublishedVersion| bound || version.released;
+            let version = live.version_mut().filter(|version| is_entry(version));
+            let Some(version) = version.filter(|version| version.mark.size > 0) else {
                 return Ok(true);
             };
             let doubted = version.closed_again || mapped;
@@ -346,11 +335,6 @@ impl Filesystem {
         for id in all {
             // The error is logged already.
             self.preserve(id).ok();
-            let mut state = self.0.state.lock();
-            let live = state.lives.get_mut(id).filter(|live| live.version().is_some());
-            if let Some(staged) = live.and_then(|live| live.staged.take()) {
-                staged.leave();
-            }
         }
     }
 
@@ -392,9 +376,50 @@ fn is_short(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::UnexpectedEof
 }
 
+fn plan_release(state: &mut State, handle: Handle) -> Release {
+    let Some(file) = state.remove_file(handle) else { return Release::Nothing };
+    let release = match file.writing {
+        Some(writing) => plan_last_release(state, &writing),
+        None => Release::Nothing,
+    };
+    state.uncount_open(file.ino);
+    release
+}
+
+fn plan_last_release(state: &mut State, writing: &WritingHandle) -> Release {
+    let id = writing.live();
+    let Some(live) = state.lives.get_mut(id) else { return Release::Nothing };
+    live.writers.release(writing.is_closed());
+    let idle = state.is_idle(id);
+    let Some(live) = state.lives.get_mut(id).filter(|_| idle) else { return Release::Nothing };
+    let last = last_of(id, live, writing.is_covered());
+    if !last.ends && !last.late && !last.torn && state.leave(id) {
+        return Release::Leave;
+    }
+    if let Some(live) = state.lives.get_mut(id) {
+        begin_end(live);
+    }
+    Release::End(last)
+}
+
+/// Keeps writers away from a live file that is about to end. An open for writing that comes now
+/// begins from the blob or version that the file becomes.
+fn begin_end(live: &mut Live) {
+    if ends_unused(live) {
+        live.settling.end_quietly();
+    } else {
+        live.settling.begin();
+    }
+}
+
+/// Reports whether the bytes of a live file will never be an entry.
+fn ends_unused(live: &Live) -> bool {
+    live.is_dropped() || live.place().is_none()
+}
+
 fn last_of(id: LiveId, live: &mut Live, closed: bool) -> Last {
     let seen = Mark::of(live.file()).ok();
-    let ends = live.is_dropped() || live.place().is_none();
+    let ends = ends_unused(live);
     let written = live.has_written(seen);
     let wrote = written && seen.is_none_or(|seen| seen.size > 0 || live.version().is_some());
     let late = !ends && closed && wrote;
@@ -402,15 +427,8 @@ fn last_of(id: LiveId, live: &mut Live, closed: bool) -> Last {
     // as a close.
     let unseen = !closed && !live.writers.has_closed();
     let torn = !ends && unseen && live.version().is_none() && (live.baseline.is_fresh() || written);
-    // An open for writing that comes now begins from the blob or version that the file is about to
-    // become.
-    if ends {
-        live.settling.end_quietly();
-    } else {
-        live.settling.begin();
-    }
     if let Some(version) = live.version_mut() {
         version.hold = None;
     }
-    Last { id, bytes: seen.map_or(0, |seen| seen.size), late, torn }
+    Last { id, bytes: seen.map_or(0, |seen| seen.size), ends, late, torn }
 }

@@ -85,7 +85,8 @@ impl Filesystem {
             (Ok(from), Ok(to)) => (from, to),
             (Err(errno), _) | (_, Err(errno)) => return Err(errno).into(),
         };
-        let Some((id, mut moved)) = self.lingers_before_unit(&from, &to) else {
+        let lingering = self.lingers_before_unit(&from, &to);
+        let Some((id, mut moved)) = lingering.filter(|(id, _)| !self.finish_left(*id)) else {
             return self.rename_name(caller, from, to, mode).into();
         };
         let (this, caller) = (self.clone(), *caller);

@@ -121,9 +121,13 @@ impl Filesystem {
         if let Some((id, live)) = id.and_then(|id| Some((id, state.lives.get_mut(id)?))) {
             let (alone, open) =
                 (live.is_dropped() || live.place().is_none(), live.writers.has_open());
-            if live.settling.is_on() || (!open && live.version().is_some() && by_handle.is_none()) {
+            let closed = !open && live.version().is_some() && by_handle.is_none();
+            if live.settling.is_on() || (closed && live.writers.has_handles()) {
                 // The file is closed, and about to be a blob.
                 return Ok(Resize::Wait(live.settling.subscribe()));
+            }
+            if closed {
+                return Ok(Resize::Keep(id));
             }
             if by_handle.is_some() || open || alone {
                 return Ok(match live.file().metadata()?.len() == size {

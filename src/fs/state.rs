@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use super::editions::Editions;
 use super::handles::{Handles, OpenFile};
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Mode, Published, Source, number_of};
-use super::live::{Last, Live, Lives, Stage};
+use super::live::{Live, Lives, Stage};
 use super::locks::Locks;
 use super::names::Names;
 use super::retry::{Retries, Retry};
@@ -35,12 +35,20 @@ pub(super) struct State {
     pub(super) editions: Editions,
     /// When another node's change of an unknown directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
-    /// Large files that no handle writes any more and that are not blobs yet. Each of them is a
-    /// live file.
-    pub(super) ending: Vec<Last>,
+    /// Live files that no handle writes any more and that wait for their end.
+    pub(super) ending: Vec<LiveId>,
     /// Files that are not needed any more. Those that will never be an entry come with their names
     /// in staging: see [`close_files`].
     let_go: Vec<(Arc<Source>, Option<StagedPath>)>,
+}
+
+impl Drop for State {
+    /// Leaves published bytes that are not blobs in staging, for the next start: the journal has
+    /// their entries.
+    fn drop(&mut self) {
+        let staged = self.lives.iter_mut().filter(|live| live.version().is_some());
+        staged.filter_map(|live| live.staged.take()).for_each(StagedPath::leave);
+    }
 }
 
 impl State {
@@ -453,7 +461,7 @@ impl State {
 /// Returns what the inode of a live file becomes at its end: the entry that it is bound to, the
 /// version that it began from if no process has written to it, or gone.
 fn end_of(live: &mut Live, bound: bool) -> InodeKind {
-    if let Some(version) = live.version().filter(|_| bound) {
+    if let Some(version) = live.version().filter(|version| bound || version.released) {
         return InodeKind::Entry(version.published.clone());
     }
     let same = live.baseline.take_same_as().filter(|_| live.is_private() && !live.wrote());

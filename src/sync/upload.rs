@@ -51,10 +51,11 @@ const REFUSALS_MAX: u32 = 5;
 const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 /// After an outage the uploads of all nodes begin again within this time.
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
-/// How often reading an unreadable blob is retried: its writer may be about to replace it.
-const LOCAL_TRIES: u32 = 5;
-/// The pause between these retries.
-const LOCAL_WAIT: Duration = Duration::from_millis(200);
+/// How often an unreadable blob is read: its writer may be about to replace it.
+const LOCAL_TRIES: u32 = 8;
+/// The pause after the first of these tries; each further one is twice as long. A file that was
+/// closed just now becomes a blob a few milliseconds later.
+const LOCAL_WAIT_MIN: Duration = Duration::from_millis(10);
 
 /// A batch whose blobs are in the store.
 #[derive(Debug)]
@@ -395,7 +396,7 @@ impl Uploader {
                         lost.lock().push(digest);
                         return PutOutcome::Nothing;
                     }
-                    clock::sleep(LOCAL_WAIT).await;
+                    clock::sleep(local_wait(tries)).await;
                 }
                 Err(error) => {
                     refusals += u32::from(self.is_refused(&error));
@@ -451,7 +452,7 @@ impl Uploader {
             if left.is_empty() {
                 break;
             }
-            clock::sleep(LOCAL_WAIT).await;
+            clock::sleep(local_wait(attempt)).await;
         }
         all
     }
@@ -530,6 +531,11 @@ impl Drop for InFlight<'_> {
 
 fn puts(change: &Change, digest: &Digest) -> bool {
     matches!(&change.op, Op::Put(entry) if entry.content().is_some_and(|(d, _)| d == *digest))
+}
+
+/// Returns how long to wait after this many tries to read a blob of this node.
+fn local_wait(tries: u32) -> Duration {
+    LOCAL_WAIT_MIN * (1 << (tries - 1))
 }
 
 /// Adds a blob to a pack.

@@ -61,6 +61,7 @@ fn a_file_that_cannot_be_published_leaves_nothing_behind() {
     kernel.open(&who, "file", 2, WRITE, true).unwrap();
     kernel.write(2, 0, b"for all").unwrap();
     kernel.close(&who, 2).unwrap();
+    kernel.rooms().fs.settle_published();
     let usage = kernel.rooms().blobs.usage();
     assert_eq!((usage.blobs, usage.staged_bytes), (1, 0));
     assert_eq!(kernel.stat(&who, "file").unwrap().size, 7);

@@ -9,8 +9,8 @@ use crate::fs::inode::{DirEntryKey, LiveId};
 use crate::fs::names::Staling;
 
 impl Filesystem {
-    /// Returns the file that is about to be renamed into a unit, if all have closed it and the last
-    /// RELEASE is still on its way. After that the rename costs the kernel one name, not all.
+    /// Returns the file that is about to be renamed into a unit, if all have closed it and its end
+    /// is still to come. After that the rename costs the kernel one name, not all.
     pub(in crate::fs) fn lingers_before_unit(
         &self,
         from: &DirEntryKey,
@@ -20,7 +20,7 @@ impl Filesystem {
             let state = self.0.state.lock();
             let id = state.names.inode(state.names.bound(from)?)?.live()?;
             let live = state.lives.get(id)?;
-            let lingers = live.version().is_some() && live.is_ending();
+            let lingers = live.version().is_some() && (live.is_ending() || state.is_idle(id));
             (lingers.then(|| (id, live.settling.subscribe()))?, state.names.path_of(to)?)
         };
         self.unit_of(&path).map(|_| lingering)

@@ -19,7 +19,7 @@ use crate::remote::{KnownStore, Remote, RemoteOptions, decode_commit};
 use crate::stamp::Stamp;
 use crate::sync::ledger::PurgeMark;
 use crate::sync::upload::Uploaded;
-use crate::sync::{Engine, EngineSettings, FULL_WAIT, LedgerParts};
+use crate::sync::{Engine, EngineSettings, FULL_WAIT, Ledger, LedgerParts};
 
 /// The format object is shorter than this, and everything else that is read is longer.
 pub(super) const FORMAT_BYTES: u64 = 128;
@@ -52,6 +52,16 @@ pub(super) fn run_real<T>(test: impl Future<Output = T>) -> T {
 
 pub(super) fn file(digest: Digest, size: u64) -> Entry {
     Entry { kind: EntryKind::File { digest, size }, attrs: Attrs::default(), link: None }
+}
+
+/// Stores bytes as a local blob of a node.
+pub(super) fn store_in(ledger: &Ledger, bytes: &[u8]) -> Entry {
+    let digest = Digest::of(bytes);
+    let (mut written, staged) = ledger.staging().create().unwrap();
+    written.write_all(bytes).unwrap();
+    let size = bytes.len() as u64;
+    ledger.blobs().adopt(staged, &written, digest, size, State::Unsaved).unwrap();
+    file(digest, size)
 }
 
 /// Bytes that do not compress well, different for each seed.
@@ -247,13 +257,7 @@ impl Node {
 
     /// Stores bytes as a local blob, as closing a file does.
     pub(super) fn store(&self, bytes: &[u8]) -> Entry {
-        let digest = Digest::of(bytes);
-        let ledger = self.engine.ledger();
-        let (mut written, staged) = ledger.staging().create().unwrap();
-        written.write_all(bytes).unwrap();
-        let size = bytes.len() as u64;
-        ledger.blobs().adopt(staged, &written, digest, size, State::Unsaved).unwrap();
-        file(digest, size)
+        store_in(self.engine.ledger(), bytes)
     }
 
     pub(super) fn write(&self, at: &str, bytes: &[u8]) -> Stamp {

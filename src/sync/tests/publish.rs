@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::checkpoints::checkpoint;
 use super::gc::collect;
 use super::harness::*;
-use crate::clock::{Clock, sleep};
+use crate::clock::{Clock, sleep, within};
+use crate::digest::Digest;
 use crate::error::Kind;
 use crate::namespace::{Attrs, Op};
 use crate::remote::keys;
@@ -20,7 +21,7 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
         let mut a = world.node();
         let ledger = a.engine.ledger().clone();
         a.write("before", b"1");
-        let empty = file(crate::digest::Digest::empty(), 0);
+        let empty = file(Digest::empty(), 0);
         let (_, token) = ledger.publish_held(vec![(path("f"), Op::Put(empty.clone()))]).unwrap();
         a.send("f", b"the real content").await;
         let b = world.node();
@@ -44,6 +45,36 @@ fn a_held_record_waits_and_what_replaces_it_is_all_that_is_sent() {
 }
 
 #[test]
+fn a_file_that_becomes_a_blob_just_after_its_close_delays_its_batch_by_milliseconds() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let ledger = a.engine.ledger().clone();
+        let contents = [content(1, 100), content(2, 50_000), content(3, 9 << 20)];
+        let digests = contents.each_ref().map(|bytes| Digest::of(bytes));
+        let _lodged = digests.map(|digest| ledger.blobs().lodge(digest));
+        for (n, (bytes, digest)) in contents.iter().zip(digests).enumerate() {
+            let entry = file(digest, bytes.len() as u64);
+            a.publish(vec![(path(&n.to_string()), Op::Put(entry))]);
+        }
+        let ends = async {
+            sleep(Duration::from_millis(7)).await;
+            for bytes in &contents {
+                store_in(&ledger, bytes);
+            }
+        };
+        let upload = within(Duration::from_millis(50), a.upload());
+        let (uploaded, ()) = tokio::join!(upload, ends);
+        assert_eq!(uploaded, Some(()));
+        a.push().await;
+        let b = world.caught_up().await;
+        for (n, bytes) in contents.iter().enumerate() {
+            assert!(b.read(&n.to_string()).await.as_ref() == Some(bytes));
+        }
+    });
+}
+
+#[test]
 fn a_drain_waits_for_nothing_but_the_store() {
     run_real(async {
         let mut world = World::with_clock(Clock::system());
@@ -55,7 +86,7 @@ fn a_drain_waits_for_nothing_but_the_store() {
         for n in 0..50 {
             a.write(&format!("f{n}"), &content(n, 10_000));
         }
-        let empty = file(crate::digest::Digest::empty(), 0);
+        let empty = file(Digest::empty(), 0);
         let held = ledger.publish_held(vec![(path("held"), Op::Put(empty))]).unwrap();
         let report = a.engine.drain(Duration::from_secs(20), |_| ()).await;
         assert!(report.complete && report.left.records == 0, "{report:?}");

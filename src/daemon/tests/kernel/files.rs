@@ -143,6 +143,12 @@ impl Kernel<'_> {
         self.file(fd).flags.reads()
     }
 
+    /// Makes a file survive a power loss.
+    pub(in crate::daemon::tests) fn sync(&self, fd: Fd) -> Reply<()> {
+        let (ino, handle, _) = self.of(fd);
+        self.answer(|vfs| vfs.fsync(ino, handle, false))
+    }
+
     /// Stores through a mapping. The kernel chooses when the pages are written.
     pub(in crate::daemon::tests) fn store(&mut self, fd: Fd, at: u64, bytes: &[u8]) {
         let ino = self.of(fd).0;

@@ -1,0 +1,120 @@
+//! Closed files that wait for their end. The runtime has one thread, so that time passes for the
+//! node only when a test says so.
+
+use std::time::Duration;
+
+use hearthfs_mount::OpenFlags;
+use tokio::runtime::Runtime;
+
+use super::kernel::Kernel;
+use super::node::{READ, REPLACE, UPDATE, get, node, put};
+use super::programs::Program;
+
+/// The files that wait at most.
+const LEFT_MAX: usize = 64;
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn blobs(kernel: &Kernel<'_>) -> u64 {
+    kernel.rooms().blobs.usage().blobs
+}
+
+#[test]
+fn closed_files_become_blobs_together_a_moment_later() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    for n in 0..3 {
+        put(&mut kernel, &program, &n.to_string(), n.to_string().as_bytes());
+    }
+    assert_eq!(blobs(&kernel), 0);
+    let waited = (0..200).find(|_| {
+        kernel.pass(Duration::from_millis(5));
+        blobs(&kernel) == 3
+    });
+    assert!(waited.is_some(), "{} blobs", blobs(&kernel));
+    assert_eq!(kernel.rooms().blobs.usage().staged_bytes, 0);
+    assert_eq!(kernel.rooms().fs.held().2, 0, "live files");
+    for n in 0..3 {
+        assert_eq!(get(&mut kernel, &program, &n.to_string()), n.to_string().as_bytes());
+    }
+}
+
+#[test]
+fn p13_bounded_a_release_that_finds_too_many_files_ends_its_own() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    for n in 0..LEFT_MAX + 3 {
+        put(&mut kernel, &program, &n.to_string(), n.to_string().as_bytes());
+    }
+    assert_eq!(blobs(&kernel), 3);
+    assert_eq!(kernel.rooms().fs.held().2, LEFT_MAX);
+}
+
+#[test]
+fn p4_local_durable_a_kill_before_the_end_loses_no_closed_file() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    put(&mut kernel, &program, "small", b"text");
+    put(&mut kernel, &program, "larger", &[7; 10_000]);
+    put(&mut kernel, &program, "moved", b"under another name");
+    kernel.rename(&program.caller(), "moved", "here").unwrap();
+    assert_eq!(blobs(&kernel), 0);
+    kernel.restart(false);
+    assert_eq!(blobs(&kernel), 3);
+    assert_eq!(get(&mut kernel, &program, "small"), b"text");
+    assert!(get(&mut kernel, &program, "larger") == [7; 10_000]);
+    assert_eq!(get(&mut kernel, &program, "here"), b"under another name");
+}
+
+#[test]
+fn whatever_needs_the_bytes_of_a_file_ends_it_at_once() {
+    let appends = OpenFlags { append: true, ..UPDATE };
+    for passthrough in [false, true] {
+        let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+        let mut kernel = Kernel::start(&runtime, node(&dir), passthrough);
+        let (writer, other) = (Program::start(), Program::start());
+        let who = other.caller();
+        for name in ["read", "appended", "cut", "waits"] {
+            put(&mut kernel, &writer, name, name.as_bytes());
+        }
+        assert_eq!(blobs(&kernel), 0);
+        kernel.open(&who, "read", 1, READ, false).unwrap();
+        assert_eq!(blobs(&kernel), 1);
+        kernel.open(&who, "appended", 2, appends, false).unwrap();
+        kernel.write(2, 8, b" twice").unwrap();
+        kernel.close(&who, 2).unwrap();
+        kernel.truncate(&who, "cut", 1).unwrap();
+        assert_eq!(get(&mut kernel, &other, "read"), b"read");
+        assert_eq!(get(&mut kernel, &other, "appended"), b"appended twice");
+        assert_eq!(get(&mut kernel, &other, "cut"), b"c");
+        assert_eq!(get(&mut kernel, &writer, "waits"), b"waits");
+    }
+}
+
+#[test]
+fn a_file_that_has_to_survive_a_power_loss_does_not_wait() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    kernel.open(&program.caller(), "file", 1, REPLACE, true).unwrap();
+    kernel.write(1, 0, b"text").unwrap();
+    kernel.sync(1).unwrap();
+    kernel.close(&program.caller(), 1).unwrap();
+    assert_eq!(blobs(&kernel), 1);
+}
+
+#[test]
+fn files_that_wait_are_ended_when_descriptors_are_needed() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    put(&mut kernel, &program, "file", b"text");
+    assert!(kernel.rooms().fs.close_unneeded());
+    assert_eq!((blobs(&kernel), kernel.rooms().fs.held().2), (1, 0));
+    assert!(!kernel.rooms().fs.close_unneeded());
+}
