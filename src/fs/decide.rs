@@ -130,8 +130,8 @@ pub(super) enum OpenPlan {
     },
     /// It waits until the live file moves on, and is decided again.
     Wait,
-    /// It waits a moment for the release of the live file. After that the published bytes are
-    /// preserved, and the open is decided again.
+    /// It ends the live file, or waits a moment for its release and has the published bytes
+    /// preserved. After that the open is decided again.
     Settle,
     /// The kernel looks the name up again: `ESTALE`.
     LookAgain,

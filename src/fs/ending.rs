@@ -3,7 +3,7 @@
 //! Owns the list of them. A RELEASE leaves its file here, because ending it at once would delay the
 //! next request of the program that has just closed it; a moment later all that wait are ended
 //! together. Whatever needs one of them earlier ends it itself. Must never hold a file whose
-//! published bytes may still change.
+//! published bytes may still change, or that takes long to end.
 //!
 //! Keeps P13 bounded.
 
@@ -14,12 +14,13 @@ use super::inode::LiveId;
 use super::live::Live;
 use super::state::State;
 use crate::clock;
+use crate::digest::Digest;
 
 /// How long closed files wait. A program that creates files one after the other closes some dozens
 /// of them in this time.
 const END_AFTER: Duration = Duration::from_millis(5);
-/// The most files that a RELEASE leaves. Each has a descriptor and a file in staging. A RELEASE that
-/// finds more ends its file itself.
+/// The most files that wait. Each has a descriptor and a file in staging. A RELEASE that finds so
+/// many ends its file itself.
 const LEFT_MAX: usize = 64;
 
 impl State {
@@ -27,7 +28,7 @@ impl State {
     /// false if too many wait, if its published bytes may still change, or if its blob has to
     /// survive a power loss.
     pub(super) fn leave(&mut self, id: LiveId) -> bool {
-        if self.ending.len() >= LEFT_MAX || !self.rests(id) {
+        if self.left.len() >= LEFT_MAX || !self.rests(id) {
             return false;
         }
         let Some(live) = self.lives.get_mut(id).filter(|live| !live.synced) else { return false };
@@ -35,25 +36,22 @@ impl State {
             version.kept = None;
             version.released = true;
         }
-        self.ending.push(id);
+        // Those that wait for the release can go on.
+        live.wake();
+        self.left.push_back(id);
         true
     }
 
     /// Reports whether only the end of a live file is left: all have closed and released it, and
     /// nothing can change its published bytes.
     fn rests(&self, id: LiveId) -> bool {
-        self.is_idle(id) && self.lives.get(id).is_some_and(Live::is_at_rest)
+        let is_at_rest = self.lives.get(id).is_some_and(Live::is_at_rest);
+        is_at_rest && self.is_idle(id)
     }
 }
 
 impl Filesystem {
-    /// Ends a live file soon. The caller may have to answer others first.
-    pub(super) fn finish_soon(&self, id: LiveId) {
-        self.0.state.lock().ending.push(id);
-        self.0.ended.notify_one();
-    }
-
-    /// Ends a closed file now if it only waits for that. Returns whether it did.
+    /// Tries to end a closed file now if it only waits for that. Returns whether it did so.
     pub(super) fn finish_left(&self, id: LiveId) -> bool {
         let rests = self.0.state.lock().rests(id);
         if rests {
@@ -62,15 +60,33 @@ impl Filesystem {
         rests
     }
 
-    /// Ends all files that wait. Returns whether there were any. Blocks.
+    /// Tries to end a closed file with this content now. Returns whether one waits for its end.
+    pub(super) fn finish_lodged(&self, digest: &Digest) -> bool {
+        if !self.0.rooms.blobs.is_lodged(digest) {
+            return false;
+        }
+        let id = {
+            let state = self.0.state.lock();
+            let mut all = state.lives.iter();
+            all.find(|(_, live)| {
+                live.version().is_some_and(|version| version.released && version.digest == *digest)
+            })
+            .map(|(id, _)| id)
+        };
+        id.is_some_and(|id| self.finish_left(id))
+    }
+
+    /// Ends the files that wait now. Returns whether there were any. Blocks.
     pub(super) fn finish_all_left(&self) -> bool {
-        let all = std::mem::take(&mut self.0.state.lock().ending);
-        for id in &all {
-            self.finish_here(*id);
+        let all = self.0.state.lock().left.len();
+        for _ in 0..all {
+            // One at a time, so that several threads can share the work.
+            let Some(id) = self.0.state.lock().left.pop_front() else { break };
+            self.finish_here(id);
             // Where all processors are busy, a thread that answers a program goes first.
             std::thread::yield_now();
         }
-        !all.is_empty()
+        all > 0
     }
 
     /// Closes what is kept open although no program needs it now, because no descriptor is left:

@@ -382,6 +382,7 @@ impl Filesystem {
         crate::task::blocking(move || this.restore_lock_files()).await;
         loop {
             let lingers = self.busy().await;
+            self.finish_ending().await;
             clock::sleep(if lingers { KEEP_AFTER } else { MEASURE_EVERY }).await;
             let now = self.0.rooms.clock.mono();
             if now.saturating_sub(measured) >= MEASURE_EVERY {

@@ -136,6 +136,13 @@ impl Filesystem {
                     None
                 }
                 None => match state.names.inode(ino).map(|inode| &inode.node) {
+                    Some(InodeKind::Live(id)) => {
+                        let id = *id;
+                        if let Some(live) = state.lives.get_mut(id) {
+                            live.synced = true;
+                        }
+                        None
+                    }
                     Some(InodeKind::Entry(published)) => match published.entry.kind {
                         EntryKind::File { digest, .. } => Some(digest),
                         _ => None,

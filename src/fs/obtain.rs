@@ -50,6 +50,11 @@ impl Filesystem {
         if let Ok(Some(source)) = self.open_here(digest, size) {
             return Ok(source);
         }
+        if self.finish_lodged(&digest)
+            && let Ok(Some(source)) = self.open_here(digest, size)
+        {
+            return Ok(source);
+        }
         let rooms = &self.0.rooms;
         let began = rooms.clock.mono();
         let fetched = rooms.fetcher.fetch_within(digest, size, self.0.rules.deadline).await;

@@ -153,12 +153,10 @@ impl Filesystem {
 
     /// Does everything that needs no wait.
     fn open_at_once(&self, ino: Ino, wish: &Wish) -> OpenStep {
-        let mut step = self.step(ino, wish);
-        if let OpenStep::Settle(id, _) = step
-            && self.finish_left(id)
-        {
-            step = self.step(ino, wish);
-        }
+        let step = match self.step(ino, wish) {
+            OpenStep::Settle(id, _) if self.finish_left(id) => self.step(ino, wish),
+            step => step,
+        };
         match step {
             OpenStep::Blob { digest, size, aside, took_ms } => match self.open_here(digest, size) {
                 Ok(Some(source)) => {

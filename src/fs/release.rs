@@ -79,11 +79,31 @@ impl Filesystem {
         self.finish(&last).into()
     }
 
-    /// Ends a live file that no handle writes any more. Blocks; does nothing if a writer is on its
-    /// way.
+    /// Ends a live file whose expected thread never came. A large file is left to
+    /// [`Filesystem::look_after`], because the caller may have to answer others.
+    pub(super) fn finish_soon(&self, id: LiveId) {
+        let Some(last) = self.plan_end(id) else { return };
+        if last.bytes <= INLINE_BYTES_MAX {
+            return self.finish_quietly(&last);
+        }
+        self.0.state.lock().ending.push(last);
+        self.0.begun.notify_one();
+    }
+
+    /// Ends a live file that no handle writes any more, on the calling thread. Does nothing if a
+    /// writer is on its way.
     pub(super) fn finish_here(&self, id: LiveId) {
         if let Some(last) = self.plan_end(id) {
             self.finish_quietly(&last);
+        }
+    }
+
+    /// Ends the large files that [`Filesystem::finish_soon`] has left.
+    pub(super) async fn finish_ending(&self) {
+        let ending = std::mem::take(&mut self.0.state.lock().ending);
+        for last in ending {
+            let this = self.clone();
+            crate::task::blocking(move || this.finish_quietly(&last)).await;
         }
     }
 
@@ -186,7 +206,7 @@ impl Filesystem {
             let Some(live) = state.lives.get_mut(id) else { return Ok(true) };
             let synced = live.synced;
             let (mapped, source) = (live.mapped.is_direct(), Arc::clone(&live.source));
-            // A file that lost its name is not published.
+            // A file that lost its name before it was released is not an entry.
             let is_entry = |version: &PublishedVersion| bound || version.released;
             let version = live.version_mut().filter(|version| is_entry(version));
             let Some(version) = version.filter(|version| version.mark.size > 0) else {
@@ -233,6 +253,9 @@ impl Filesystem {
                 })?;
             }
             None => self.adopt_copy(bytes)?,
+        }
+        if self.0.rules.shared {
+            self.0.rooms.ledger.note_blob(&bytes.digest);
         }
         self.sync_blob(bytes)
     }

@@ -3,6 +3,7 @@
 //! Owns the steps in which these change together. Its lock must never be held while the disk is
 //! used, except to read the size and time of an open file.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use super::editions::Editions;
 use super::handles::{Handles, OpenFile};
 use super::inode::{DirEntryKey, Inode, InodeKind, LiveId, Mode, Published, Source, number_of};
-use super::live::{Live, Lives, Stage};
+use super::live::{Last, Live, Lives, Stage};
 use super::locks::Locks;
 use super::names::Names;
 use super::retry::{Retries, Retry};
@@ -35,8 +36,11 @@ pub(super) struct State {
     pub(super) editions: Editions,
     /// When another node's change of an unknown directory arrived.
     pub(super) changed_elsewhere: Option<Duration>,
-    /// Live files that no handle writes any more and that wait for their end.
-    pub(super) ending: Vec<LiveId>,
+    /// Large files that no handle writes any more and that are not blobs yet. Each of them is a
+    /// live file.
+    pub(super) ending: Vec<Last>,
+    /// Live files that only wait for their end: see `ending`.
+    pub(super) left: VecDeque<LiveId>,
     /// Files that are not needed any more. Those that will never be an entry come with their names
     /// in staging: see [`close_files`].
     let_go: Vec<(Arc<Source>, Option<StagedPath>)>,
@@ -63,6 +67,7 @@ impl State {
             editions: Editions::default(),
             changed_elsewhere: None,
             ending: Vec::new(),
+            left: VecDeque::new(),
             let_go: Vec::new(),
         }
     }
@@ -342,8 +347,8 @@ impl State {
         place
     }
 
-    /// Forgets a live file that no handle writes any more. Its inode becomes the entry that it is
-    /// bound to, or gone.
+    /// Forgets a live file that no handle writes any more. Its inode becomes an entry, or gone: see
+    /// [`end_of`].
     pub(super) fn end_live(&mut self, id: LiveId) {
         let place = self.lives.get(id).and_then(|live| live.place().cloned());
         self.unplace_live(id);
@@ -458,11 +463,16 @@ impl State {
     }
 }
 
-/// Returns what the inode of a live file becomes at its end: the entry that it is bound to, the
-/// version that it began from if no process has written to it, or gone.
+/// Returns what the inode of a live file becomes at its end: the entry that it is bound to or was
+/// when it was released, the version that it began from if no process has written to it, or gone.
 fn end_of(live: &mut Live, bound: bool) -> InodeKind {
     if let Some(version) = live.version().filter(|version| bound || version.released) {
-        return InodeKind::Entry(version.published.clone());
+        let mut published = version.published.clone();
+        if !bound {
+            // Changes of a file without a name are not published.
+            published.entry.attrs = live.attrs.clone();
+        }
+        return InodeKind::Entry(published);
     }
     let same = live.baseline.take_same_as().filter(|_| live.is_private() && !live.wrote());
     same.map_or_else(|| InodeKind::Gone(live.entry_now()), InodeKind::Entry)

@@ -53,6 +53,9 @@ const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
 /// How often an unreadable blob is read: its writer may be about to replace it.
 const LOCAL_TRIES: u32 = 8;
+/// How often one is read whose file was closed and is not a blob yet. The last wait is 20 s: the
+/// disk may refuse it, or be very slow.
+const LODGED_TRIES: u32 = 13;
 /// The pause after the first of these tries; each further one is twice as long. A file that was
 /// closed just now becomes a blob a few milliseconds later.
 const LOCAL_WAIT_MIN: Duration = Duration::from_millis(10);
@@ -379,7 +382,9 @@ impl Uploader {
         let (mut tries, mut refusals) = (0, 0);
         loop {
             let stored_ms = self.ledger.storing_ms([digest].iter());
-            let outcome = match self.open(digest, size).await {
+            let open = self.open(digest, size).await;
+            let was_here = open.is_some();
+            let outcome = match open {
                 Some(open) => match open.file.try_clone() {
                     Ok(file) => self.remote.put_blob(&digest, file, size).await,
                     Err(error) => Err(Error::io("open a blob once more", error)),
@@ -390,9 +395,11 @@ impl Uploader {
                 Ok(()) => return PutOutcome::Object { digest, size, stored_ms },
                 // The fault is on the local disk, not in the store.
                 Err(error) if matches!(error.kind(), Kind::Corrupt | Kind::Internal) => {
-                    self.ledger.blobs().suspect(&digest);
+                    if was_here {
+                        self.ledger.blobs().suspect(&digest);
+                    }
                     tries += 1;
-                    if tries >= LOCAL_TRIES || self.is_unwanted(&digest, batch) {
+                    if self.gives_up(&digest, tries, batch) {
                         lost.lock().push(digest);
                         return PutOutcome::Nothing;
                     }
@@ -443,7 +450,7 @@ impl Uploader {
             })
             .await;
             left.retain(|(digest, _)| {
-                let give_up = attempt >= LOCAL_TRIES || self.is_unwanted(digest, batch);
+                let give_up = self.gives_up(digest, attempt, batch);
                 if give_up {
                     lost.lock().push(*digest);
                 }
@@ -455,6 +462,14 @@ impl Uploader {
             clock::sleep(local_wait(attempt)).await;
         }
         all
+    }
+
+    /// Reports whether a content is lost that could not be read after this many tries.
+    fn gives_up(&self, digest: &Digest, tries: u32, batch: &Batch) -> bool {
+        let is_lodged = || self.ledger.blobs().is_lodged(digest);
+        tries >= LODGED_TRIES
+            || (tries >= LOCAL_TRIES && !is_lodged())
+            || self.is_unwanted(digest, batch)
     }
 
     /// Reports whether all files to which the batch gives this content were replaced since.

@@ -9,6 +9,9 @@ use tokio::runtime::Runtime;
 use super::kernel::Kernel;
 use super::node::{READ, REPLACE, UPDATE, get, node, put};
 use super::programs::Program;
+use crate::digest::Digest;
+use crate::name::TreePath;
+use crate::namespace::{Attrs, Entry, EntryKind, Op};
 
 /// The files that wait at most.
 const LEFT_MAX: usize = 64;
@@ -106,6 +109,61 @@ fn a_file_that_has_to_survive_a_power_loss_does_not_wait() {
     kernel.sync(1).unwrap();
     kernel.close(&program.caller(), 1).unwrap();
     assert_eq!(blobs(&kernel), 1);
+}
+
+#[test]
+fn another_file_with_the_same_content_can_be_read_before_the_end() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let (writer, reader) = (Program::start(), Program::start());
+    put(&mut kernel, &writer, "file", b"text");
+    let kind = EntryKind::File { digest: Digest::of(b"text"), size: 4 };
+    let attrs = Attrs { mode: 0o644, ..Attrs::default() };
+    let same = TreePath::root().join(b"same").unwrap();
+    let ledger = kernel.rooms().engine.ledger().clone();
+    ledger.publish(vec![(same, Op::Put(Entry { kind, attrs, link: None }))]).unwrap();
+    assert_eq!(blobs(&kernel), 0);
+    assert_eq!(get(&mut kernel, &reader, "same"), b"text");
+}
+
+#[test]
+fn what_is_removed_before_the_end_may_be_evicted() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let mut settings = node(&dir);
+    settings.remote.url = Some(format!("file://{}", store.display()).parse().unwrap());
+    let mut kernel = Kernel::start(&runtime, settings, false);
+    let program = Program::start();
+    let temporary = "bazel/tmp/6f0c-aaaa";
+    for dir in ["bazel", "bazel/tmp"] {
+        kernel.mkdir(&program.caller(), dir).unwrap();
+    }
+    put(&mut kernel, &program, temporary, b"text");
+    kernel.unlink(&program.caller(), temporary).unwrap();
+    kernel.rooms().fs.settle_published();
+    let usage = kernel.rooms().blobs.usage();
+    assert_eq!((usage.blobs, usage.unsaved_bytes), (1, 0));
+    put(&mut kernel, &program, temporary, b"stays on this node");
+    kernel.rooms().fs.settle_published();
+    assert!(kernel.rooms().blobs.usage().unsaved_bytes > 0);
+}
+
+#[test]
+fn attributes_that_are_set_on_a_removed_file_stay() {
+    let (runtime, dir) = (runtime(), tempfile::tempdir().unwrap());
+    let mut kernel = Kernel::start(&runtime, node(&dir), false);
+    let program = Program::start();
+    let who = program.caller();
+    put(&mut kernel, &program, "file", b"text");
+    kernel.open(&who, "file", 1, READ, false).unwrap();
+    kernel.unlink(&who, "file").unwrap();
+    kernel.set_mode(&who, 1, 0o600).unwrap();
+    assert_eq!(kernel.stat_of(&who, 1, false).unwrap().perm, 0o600);
+    kernel.rooms().fs.settle_published();
+    assert_eq!(kernel.rooms().fs.held().2, 0, "live files");
+    assert_eq!(kernel.stat_of(&who, 1, false).unwrap().perm, 0o600);
+    assert_eq!(kernel.read(1).unwrap(), b"text");
 }
 
 #[test]

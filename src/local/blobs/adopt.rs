@@ -57,6 +57,12 @@ impl Blobs {
         Lodged { blobs: self.clone(), digest }
     }
 
+    /// Reports whether a content counts as present although no blob has it yet.
+    pub fn is_lodged(&self, digest: &Digest) -> bool {
+        let table = self.0.table.lock();
+        table.lodged.contains_key(digest) && table.tier.get(digest).is_none()
+    }
+
     /// Makes a staged file the blob of `digest`. No process may write to it any more.
     ///
     /// `file` is the staged file. `digest` and `size` are those of its content, which the caller has

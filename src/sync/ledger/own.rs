@@ -19,7 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hashing::FastMap;
 use crate::local::FactBatch;
 use crate::name::TreePath;
-use crate::namespace::{Change, OWN_PATHS_MAX, Op, Time};
+use crate::namespace::{Change, Fold, OWN_PATHS_MAX, Op, Time};
 
 /// The name of the paths in the index.
 pub(super) const OWN: &str = "own";
@@ -181,17 +181,32 @@ impl Locked<'_> {
 
     /// Notes that a path has a content of this node alone, or none; releases its old one.
     pub(super) fn set_own(&mut self, path: &TreePath, has: Option<SizedContent>) {
-        let Self { ledger, order, fold } = self;
-        let Some(left) = order.own.set(path, has) else { return };
-        if !ledger.0.reliance.is_unsent(&left)
-            && (!fold.uses(&left) || fold.stored_ms(&left).is_some())
-        {
-            ledger.0.disk.blobs.mark_saved(&left);
-        }
+        let Some(left) = self.order.own.set(path, has) else { return };
+        self.ledger.let_go(self.fold, &left);
     }
 }
 
 impl Ledger {
+    /// Notes that a file which was closed before is a blob now. The blob need not be kept if its
+    /// entry was removed meanwhile, or is remote already.
+    pub fn note_blob(&self, digest: &Digest) {
+        let order = self.0.order.lock();
+        if !order.own.holds(digest) {
+            self.let_go(&self.0.fold.read(), digest);
+        }
+    }
+
+    /// Lets a content be evicted if no change that is not sent puts it, and if no file has it or
+    /// the store does. No path of this node alone has it. The caller holds the order, so that a
+    /// publish of the same content keeps it again.
+    fn let_go(&self, fold: &Fold, digest: &Digest) {
+        if !self.0.reliance.is_unsent(digest)
+            && (!fold.uses(digest) || fold.stored_ms(digest).is_some())
+        {
+            self.0.disk.blobs.mark_saved(digest);
+        }
+    }
+
     /// Restores these paths from the index, which had them `saved`.
     pub(super) fn restore_own(&self, saved: Vec<TreePath>) {
         let mut order = self.0.order.lock();
