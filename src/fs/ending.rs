@@ -44,14 +44,14 @@ impl State {
 
     /// Reports whether only the end of a live file is left: all have closed and released it, and
     /// nothing can change its published bytes.
-    fn rests(&self, id: LiveId) -> bool {
+    pub(super) fn rests(&self, id: LiveId) -> bool {
         let is_at_rest = self.lives.get(id).is_some_and(Live::is_at_rest);
         is_at_rest && self.is_idle(id)
     }
 }
 
 impl Filesystem {
-    /// Tries to end a closed file now if it only waits for that. Returns whether it did so.
+    /// Tries to end a closed file now if it only waits for that. Returns whether it tried.
     pub(super) fn finish_left(&self, id: LiveId) -> bool {
         let rests = self.0.state.lock().rests(id);
         if rests {

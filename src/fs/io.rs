@@ -121,7 +121,7 @@ impl Filesystem {
     }
 
     pub(super) fn sync_file(&self, ino: Ino, handle: Handle) -> Answer<()> {
-        let (source, content) = {
+        let (source, content, left) = {
             let mut state = self.0.state.lock();
             let Some(file) = state.handles.file(handle) else { return Err(Errno::EBADF).into() };
             let source = match &file.bytes {
@@ -129,6 +129,7 @@ impl Filesystem {
                 Bytes::Empty => None,
             };
             let id = file.live();
+            let mut left = None;
             let content = match id.and_then(|id| state.lives.get_mut(id)) {
                 Some(live) => {
                     // Its bytes are in the file itself until they are a blob.
@@ -138,9 +139,11 @@ impl Filesystem {
                 None => match state.names.inode(ino).map(|inode| &inode.node) {
                     Some(InodeKind::Live(id)) => {
                         let id = *id;
-                        if let Some(live) = state.lives.get_mut(id) {
+                        let live = state.lives.get_mut(id);
+                        left = live.and_then(|live| {
                             live.synced = true;
-                        }
+                            live.version().map(|version| (id, version.digest))
+                        });
                         None
                     }
                     Some(InodeKind::Entry(published)) => match published.entry.kind {
@@ -150,7 +153,7 @@ impl Filesystem {
                     _ => None,
                 },
             };
-            (source, content)
+            (source, content, left)
         };
         let this = self.clone();
         Answer::later(crate::task::blocking(move || {
@@ -158,6 +161,9 @@ impl Filesystem {
                 source.backing.file().sync_all()?;
             }
             let promised = |error: crate::error::Error| super::errno::promised(&error);
+            // Its end may be under way already, without a sync.
+            let left = left.filter(|(id, _)| this.finish_left(*id)).map(|(_, digest)| digest);
+            let content = content.or(left);
             if let Some(digest) = content.filter(|digest| !digest.is_empty_content()) {
                 this.0.rooms.blobs.sync(&digest).map_err(promised)?;
             }

@@ -221,7 +221,7 @@ impl Filesystem {
             let bytes = PublishedBytes { digest, size, kept, source, synced };
             if is_blob {
                 drop(state);
-                return self.sync_blob(&bytes).map(|()| true);
+                return self.note_blob(&bytes).map(|()| true);
             }
             (bytes, staged, doubted)
         };
@@ -252,15 +252,16 @@ impl Filesystem {
                     not.error
                 })?;
             }
-            None => self.adopt_copy(bytes)?,
+            None => return self.adopt_copy(bytes),
         }
+        self.note_blob(bytes)
+    }
+
+    /// Notes that published bytes are a blob now. Makes it survive a power loss if it has to.
+    fn note_blob(&self, bytes: &PublishedBytes) -> Result<(), Error> {
         if self.0.rules.shared {
             self.0.rooms.ledger.note_blob(&bytes.digest);
         }
-        self.sync_blob(bytes)
-    }
-
-    fn sync_blob(&self, bytes: &PublishedBytes) -> Result<(), Error> {
         if bytes.synced { self.0.rooms.blobs.sync(&bytes.digest) } else { Ok(()) }
     }
 
@@ -341,7 +342,10 @@ impl Filesystem {
         // Only processes that have closed the file will release it soon.
         let soon = self.0.state.lock().lives.get(id).is_some_and(Live::is_ending);
         if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
-            return Ok(());
+            let rests = self.0.state.lock().rests(id);
+            if !rests {
+                return Ok(());
+            }
         }
         let this = self.clone();
         crate::task::blocking(move || this.preserve(id)).await
@@ -379,7 +383,7 @@ impl Filesystem {
         blobs
             .adopt(staged, &copy, bytes.digest, bytes.size, self.keep())
             .map_err(NotAdopted::into_error)?;
-        self.sync_blob(bytes)
+        self.note_blob(bytes)
     }
 
     /// Returns whether a new blob has to stay until the remote has it.

@@ -53,12 +53,13 @@ const DOWN_WAIT_MAX: Duration = Duration::from_secs(5);
 const RECOVERY_SPREAD: Duration = Duration::from_millis(500);
 /// How often an unreadable blob is read: its writer may be about to replace it.
 const LOCAL_TRIES: u32 = 8;
-/// How often one is read whose file was closed and is not a blob yet. The last wait is 20 s: the
+/// How often one is read whose file was closed and is not a blob yet, in about ten seconds: the
 /// disk may refuse it, or be very slow.
-const LODGED_TRIES: u32 = 13;
-/// The pause after the first of these tries; each further one is twice as long. A file that was
-/// closed just now becomes a blob a few milliseconds later.
+const LODGED_TRIES: u32 = 18;
+/// The pause after the first of these tries; each further one is twice as long, up to the longest.
+/// A file that was closed just now becomes a blob a few milliseconds later.
 const LOCAL_WAIT_MIN: Duration = Duration::from_millis(10);
+const LOCAL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A batch whose blobs are in the store.
 #[derive(Debug)]
@@ -382,6 +383,7 @@ impl Uploader {
         let (mut tries, mut refusals) = (0, 0);
         loop {
             let stored_ms = self.ledger.storing_ms([digest].iter());
+            let is_lodged = self.ledger.blobs().is_lodged(&digest);
             let open = self.open(digest, size).await;
             let was_here = open.is_some();
             let outcome = match open {
@@ -399,7 +401,7 @@ impl Uploader {
                         self.ledger.blobs().suspect(&digest);
                     }
                     tries += 1;
-                    if self.gives_up(&digest, tries, batch) {
+                    if self.gives_up(&digest, tries, is_lodged, batch) {
                         lost.lock().push(digest);
                         return PutOutcome::Nothing;
                     }
@@ -438,6 +440,9 @@ impl Uploader {
         let mut left = some;
         for attempt in 1.. {
             let blobs = self.ledger.blobs().clone();
+            // Asked first: it may become a blob just after it was not found.
+            let waiting = left.iter().map(|(digest, _)| *digest);
+            let lodged: HashSet<Digest> = waiting.filter(|one| blobs.is_lodged(one)).collect();
             (all, left) = task::blocking(move || {
                 let mut buffer = Vec::new();
                 left.retain(|(digest, size)| {
@@ -450,7 +455,8 @@ impl Uploader {
             })
             .await;
             left.retain(|(digest, _)| {
-                let give_up = self.gives_up(digest, attempt, batch);
+                let is_lodged = lodged.contains(digest);
+                let give_up = self.gives_up(digest, attempt, is_lodged, batch);
                 if give_up {
                     lost.lock().push(*digest);
                 }
@@ -464,12 +470,11 @@ impl Uploader {
         all
     }
 
-    /// Reports whether a content is lost that could not be read after this many tries.
-    fn gives_up(&self, digest: &Digest, tries: u32, batch: &Batch) -> bool {
-        let is_lodged = || self.ledger.blobs().is_lodged(digest);
-        tries >= LODGED_TRIES
-            || (tries >= LOCAL_TRIES && !is_lodged())
-            || self.is_unwanted(digest, batch)
+    /// Reports whether a content is lost that could not be read after this many tries. Before the
+    /// last one it `was_lodged` or not.
+    fn gives_up(&self, digest: &Digest, tries: u32, was_lodged: bool, batch: &Batch) -> bool {
+        let most = if was_lodged { LODGED_TRIES } else { LOCAL_TRIES };
+        tries >= most || self.is_unwanted(digest, batch)
     }
 
     /// Reports whether all files to which the batch gives this content were replaced since.
@@ -550,7 +555,7 @@ fn puts(change: &Change, digest: &Digest) -> bool {
 
 /// Returns how long to wait after this many tries to read a blob of this node.
 fn local_wait(tries: u32) -> Duration {
-    LOCAL_WAIT_MIN * (1 << (tries - 1))
+    LOCAL_WAIT_MIN.saturating_mul(1 << (tries - 1)).min(LOCAL_WAIT_MAX)
 }
 
 /// Adds a blob to a pack.
