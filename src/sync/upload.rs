@@ -471,10 +471,14 @@ impl Uploader {
     }
 
     /// Reports whether a content is lost that could not be read after this many tries. Before the
-    /// last one it `was_lodged` or not.
+    /// last one it `was_lodged` or not: what is lodged is about to be a blob, and the batch needs
+    /// it even if its file was replaced since. Without that change, later ones of the batch would
+    /// be sent before an earlier one.
     fn gives_up(&self, digest: &Digest, tries: u32, was_lodged: bool, batch: &Batch) -> bool {
-        let most = if was_lodged { LODGED_TRIES } else { LOCAL_TRIES };
-        tries >= most || self.is_unwanted(digest, batch)
+        if was_lodged {
+            return tries >= LODGED_TRIES;
+        }
+        tries >= LOCAL_TRIES || self.is_unwanted(digest, batch)
     }
 
     /// Reports whether all files to which the batch gives this content were replaced since.

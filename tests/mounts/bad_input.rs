@@ -570,16 +570,16 @@ fn bad_input_cache_directory_of_an_earlier_version(io: Io) {
             );
         }
         process.put(&node.at(format!("d/new-{round}")), b"new").must("write");
+        let staged = || {
+            let all = std::fs::read_dir(cache.join("v1/staging")).must("list");
+            // A file may become a blob meanwhile.
+            let all = all.filter_map(|entry| entry.must("list").metadata().ok());
+            all.filter(|about| about.is_file() && about.len() > 0).count()
+        };
+        eventually(10_000, "no staged bytes that are no blob", || match staged() {
+            0 => Ok(()),
+            files => Err(format!("{files} files")),
+        });
     }
-    let staged = || {
-        let all = std::fs::read_dir(cache.join("v1/staging")).must("list");
-        // A file may become a blob meanwhile.
-        let all = all.filter_map(|entry| entry.must("list").metadata().ok());
-        all.filter(|about| about.is_file() && about.len() > 0).count()
-    };
-    eventually(10_000, "no staged bytes that no entry needs", || match staged() {
-        0 => Ok(()),
-        files => Err(format!("{files} files")),
-    });
 }
 in_both_modes!(bad_input_cache_directory_of_an_earlier_version);

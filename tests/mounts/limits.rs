@@ -20,6 +20,7 @@ use crate::harness::{
     Io, Must as _, Node, Options, Store, SyscallProcess, eventually, in_both_modes, is_root, now,
     skipped, tree,
 };
+use crate::spoilt::blob_of;
 
 const LIMIT_MS: u64 = 40_000;
 /// The longest duration of a refusal without a wait.
@@ -350,10 +351,9 @@ fn limits_blobs_that_are_spoilt(io: Io) {
         process.put(&node.at(name), &content(1, k as u64, 5_000)).must("put");
     }
     for (k, (name, spoil)) in spoil.iter().enumerate() {
-        let digest = blake3::hash(&content(1, k as u64, 5_000)).to_hex().to_string();
-        let found = tree::files_below(&node.cache.join("v1/blobs"));
-        let path = found.iter().find(|path| path.ends_with(&digest)).must("the blob's file");
-        spoil(path);
+        let bytes = content(1, k as u64, 5_000);
+        let digest = blake3::hash(&bytes).to_hex().to_string();
+        spoil(&blob_of(&node, &bytes));
         let warned =
             || node.log().lines().filter(|l| l.contains(" WARN ") && l.contains(&digest)).count();
         for _ in 0..5 {

@@ -48,8 +48,8 @@ fn spoil(path: &Path, how: Spoil) {
     }
 }
 
-/// Waits for the file: bytes become a blob at RELEASE, which the kernel sends after `close` has returned.
-fn blob_of(node: &Node, bytes: &[u8]) -> PathBuf {
+/// Waits for the file: bytes become a blob a moment after RELEASE, which the kernel sends after `close` has returned.
+pub(crate) fn blob_of(node: &Node, bytes: &[u8]) -> PathBuf {
     let digest = blake3::hash(bytes).to_hex().to_string();
     eventually(10_000, "the blob's file", || {
         let found = tree::files_below(&node.cache.join("v1/blobs"));
