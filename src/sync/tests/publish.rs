@@ -74,6 +74,33 @@ fn a_file_that_becomes_a_blob_just_after_its_close_delays_its_batch_by_milliseco
     });
 }
 
+/// Without its change, what was closed after it would be sent before it.
+#[test]
+fn p5_in_order_a_file_that_is_about_to_be_a_blob_is_sent_although_it_was_replaced() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let ledger = a.engine.ledger().clone();
+        let first = content(1, 50_000);
+        let digest = Digest::of(&first);
+        let _lodged = ledger.blobs().lodge(digest);
+        a.publish(vec![(path("f"), Op::Put(file(digest, 50_000)))]);
+        a.write("later", b"1");
+        let replaced = async {
+            // The batch is taken, and its first try to read the blob is under way.
+            let next = store_in(&ledger, &content(2, 50_000));
+            ledger.publish(vec![(path("f"), Op::Put(next))]).unwrap();
+            sleep(Duration::from_millis(7)).await;
+            store_in(&ledger, &first);
+        };
+        tokio::join!(a.upload(), replaced);
+        a.commit().await;
+        let b = world.caught_up().await;
+        assert!(b.read("later").await.is_some());
+        assert!(b.read("f").await == Some(first));
+    });
+}
+
 #[test]
 fn a_drain_waits_for_nothing_but_the_store() {
     run_real(async {
