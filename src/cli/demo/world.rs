@@ -25,6 +25,9 @@ const ASK_WITHIN: Duration = Duration::from_secs(20);
 const LOG_LINES_SHOWN: usize = 20;
 /// The configuration file.
 const CONFIG: &str = "hearthfs.toml";
+/// Node B looks as soon as node A has uploaded. With the usual freshness it may answer for a second
+/// from what it has seen before.
+const CONFIG_TEXT: &str = "[remote]\nfreshness = \"0s\"\n";
 /// Variables of the caller that would change the result.
 const FOREIGN: &[&str] =
     &["AWS_", "CCACHE_", "GO", "HEARTHFS_", "JAX_", "OLYMPUS_", "PYTHON", "RUST_LOG", "XLA_"];
@@ -80,7 +83,7 @@ impl World {
             std::fs::create_dir(dir.path().join(name))
                 .map_err(|error| failed("make a directory", error))?;
         }
-        std::fs::write(dir.path().join(CONFIG), "# Defaults only.\n")
+        std::fs::write(dir.path().join(CONFIG), CONFIG_TEXT)
             .map_err(|error| failed("write the configuration", error))?;
         let hearthfs = std::env::current_exe();
         let hearthfs = hearthfs.map_err(|error| failed("find this program", error))?;
@@ -91,7 +94,7 @@ impl World {
         self.dir.as_ref().map(TempDir::path).expect("taken by drop only")
     }
 
-    /// Returns an empty configuration, so that this machine's own is not read.
+    /// Returns the configuration of the demonstration, so that this machine's own is not read.
     fn config(&self) -> PathBuf {
         self.path().join(CONFIG)
     }
