@@ -51,16 +51,17 @@ impl State {
 }
 
 impl Filesystem {
-    /// Tries to end a closed file now if it only waits for that. Returns whether it tried.
+    /// Ends a closed file now if it only waits for that. Returns whether the file has ended.
     pub(super) fn finish_left(&self, id: LiveId) -> bool {
         let rests = self.0.state.lock().rests(id);
         if rests {
-            self.finish_here(id);
+            // The error is logged, and there will be another attempt.
+            self.end(id).ok();
         }
-        rests
+        self.0.state.lock().lives.get(id).is_none()
     }
 
-    /// Tries to end a closed file with this content now. Returns whether one waits for its end.
+    /// Ends a closed file with this content now. Returns whether one has ended.
     pub(super) fn finish_lodged(&self, digest: &Digest) -> bool {
         if !self.0.rooms.blobs.is_lodged(digest) {
             return false;
@@ -82,7 +83,7 @@ impl Filesystem {
         for _ in 0..all {
             // One at a time, so that several threads can share the work.
             let Some(id) = self.0.state.lock().left.pop_front() else { break };
-            self.finish_here(id);
+            self.finish_left(id);
             // Where all processors are busy, a thread that answers a program goes first.
             std::thread::yield_now();
         }

@@ -121,39 +121,28 @@ impl Filesystem {
     }
 
     pub(super) fn sync_file(&self, ino: Ino, handle: Handle) -> Answer<()> {
-        let (source, content, left) = {
+        let (source, content, live) = {
             let mut state = self.0.state.lock();
             let Some(file) = state.handles.file(handle) else { return Err(Errno::EBADF).into() };
             let source = match &file.bytes {
                 Bytes::Source(source) => Some(Arc::clone(source)),
                 Bytes::Empty => None,
             };
-            let id = file.live();
-            let mut left = None;
-            let content = match id.and_then(|id| state.lives.get_mut(id)) {
+            let id = file.live().or_else(|| state.names.inode(ino)?.live());
+            match id.and_then(|id| state.lives.get_mut(id)) {
                 Some(live) => {
                     // Its bytes are in the file itself until they are a blob.
                     live.synced = true;
-                    None
+                    (source, live.version().map(|version| version.digest), id)
                 }
                 None => match state.names.inode(ino).map(|inode| &inode.node) {
-                    Some(InodeKind::Live(id)) => {
-                        let id = *id;
-                        let live = state.lives.get_mut(id);
-                        left = live.and_then(|live| {
-                            live.synced = true;
-                            live.version().map(|version| (id, version.digest))
-                        });
-                        None
-                    }
                     Some(InodeKind::Entry(published)) => match published.entry.kind {
-                        EntryKind::File { digest, .. } => Some(digest),
-                        _ => None,
+                        EntryKind::File { digest, .. } => (source, Some(digest), None),
+                        _ => (source, None, None),
                     },
-                    _ => None,
+                    _ => (source, None, None),
                 },
-            };
-            (source, content, left)
+            }
         };
         let this = self.clone();
         Answer::later(crate::task::blocking(move || {
@@ -161,10 +150,9 @@ impl Filesystem {
                 source.backing.file().sync_all()?;
             }
             let promised = |error: crate::error::Error| super::errno::promised(&error);
-            // Its end may be under way already, without a sync.
-            let left = left.filter(|(id, _)| this.finish_left(*id)).map(|(_, digest)| digest);
-            let content = content.or(left);
-            if let Some(digest) = content.filter(|digest| !digest.is_empty_content()) {
+            // The end of a closed file may be under way already, without a sync.
+            let is_blob = live.is_none_or(|id| this.finish_left(id));
+            if let Some(digest) = content.filter(|digest| is_blob && !digest.is_empty_content()) {
                 this.0.rooms.blobs.sync(&digest).map_err(promised)?;
             }
             this.0.rooms.ledger.sync().map_err(promised)

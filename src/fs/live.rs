@@ -2,9 +2,9 @@
 //!
 //! A live file has its bytes in staging and an inode of its own. A close publishes it. It stays
 //! live until its last writable handle is released, or a moment longer; only then its bytes become
-//! a blob. Owns the table of live files and their counters. Must never look a name up. Must never touch the disk
-//! except to examine its own file: with passthrough the daemon sees no write, so only the file
-//! itself shows what was written.
+//! a blob. Owns the table of live files and their counters. Must never look a name up. Must never
+//! touch the disk except to examine its own file: with passthrough the daemon sees no write, so only
+//! the file itself shows what was written.
 
 mod baseline;
 mod lineage;

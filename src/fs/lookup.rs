@@ -101,7 +101,6 @@ impl Filesystem {
         let own = |who| self.is_writing(&spot, who);
         let fresh = self.0.rooms.freshness.ready() || retries || who.is_some_and(own);
         let lingers = self.lingers_for(caller, &spot, who);
-        let lingers = lingers.filter(|(id, _)| !self.finish_left(*id));
         if fresh && lingers.is_none() {
             return self.look_up_routed(caller, &real, spot).into();
         }

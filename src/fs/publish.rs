@@ -1,10 +1,10 @@
 //! Publish: the moment a live file becomes the entry on this node.
 //!
 //! It happens in FLUSH of the last writing handle, before `close` returns. The bytes stay in
-//! staging until the file ends, after the release of the last handle (see `release`). These can interleave with it: other
-//! handles of the file that close at the same time (one of them publishes, under the file's own
-//! lock); a rename or unlink (each takes a turn of the ledger, and so does a publish); writes
-//! through a duplicated descriptor (the mark shows them).
+//! staging until the file ends, after the release of the last handle (see `release`). These can
+//! interleave with it: other handles of the file that close at the same time (one of them publishes,
+//! under the file's own lock); a rename or unlink (each takes a turn of the ledger, and so does a
+//! publish); writes through a duplicated descriptor (the mark shows them).
 //!
 //! Keeps P1 whole-or-nothing, P2 killed-writer, P4 local-durable and P14 isolation.
 

@@ -138,7 +138,7 @@ impl Filesystem {
 
     /// Makes a live file that no process can write any more a blob and an entry. Does nothing if a
     /// writer is on its way.
-    fn end(&self, id: LiveId) -> Result<(), Error> {
+    pub(super) fn end(&self, id: LiveId) -> Result<(), Error> {
         let settled = match self.settle(id) {
             Err(error) if !is_loss(&error) => {
                 self.put_off(id, &error);
@@ -342,6 +342,7 @@ impl Filesystem {
         // Only processes that have closed the file will release it soon.
         let soon = self.0.state.lock().lives.get(id).is_some_and(Live::is_ending);
         if soon && clock::within(LINGER_MAX, moved.changed()).await.is_some() {
+            // RELEASE may have left it.
             let rests = self.0.state.lock().rests(id);
             if !rests {
                 return Ok(());

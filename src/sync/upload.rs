@@ -440,23 +440,25 @@ impl Uploader {
         let mut left = some;
         for attempt in 1.. {
             let blobs = self.ledger.blobs().clone();
-            // Asked first: it may become a blob just after it was not found.
-            let waiting = left.iter().map(|(digest, _)| *digest);
-            let lodged: HashSet<Digest> = waiting.filter(|one| blobs.is_lodged(one)).collect();
-            (all, left) = task::blocking(move || {
-                let mut buffer = Vec::new();
+            let lodged: HashSet<Digest>;
+            (all, left, lodged) = task::blocking(move || {
+                let (mut buffer, mut lodged) = (Vec::new(), HashSet::new());
                 left.retain(|(digest, size)| {
+                    // Asked first: it may become a blob just after it was not found.
+                    let is_lodged = blobs.is_lodged(digest);
                     let read = read_blob(&blobs, digest, *size, &mut buffer);
-                    let Ok(Some(bytes)) = read else { return true };
+                    let Ok(Some(bytes)) = read else {
+                        lodged.extend(is_lodged.then_some(*digest));
+                        return true;
+                    };
                     add(&mut all, *digest, bytes);
                     false
                 });
-                (all, left)
+                (all, left, lodged)
             })
             .await;
             left.retain(|(digest, _)| {
-                let is_lodged = lodged.contains(digest);
-                let give_up = self.gives_up(digest, attempt, is_lodged, batch);
+                let give_up = self.gives_up(digest, attempt, lodged.contains(digest), batch);
                 if give_up {
                     lost.lock().push(*digest);
                 }

@@ -23,6 +23,42 @@ fn rename(node: &Node, from: &str, to: &str) {
     node.publish(vec![(path(from), Op::Remove), (path(to), Op::Put(entry))]);
 }
 
+/// A file may become a blob only after its name has gone, or while its change waits for the store.
+#[test]
+fn a_blob_that_nothing_needs_when_it_is_noted_may_be_evicted() {
+    run(async {
+        let world = World::new();
+        let mut a = world.node();
+        let ledger = a.engine.ledger().clone();
+        let unsaved = || ledger.blobs().usage().unsaved_bytes;
+        let note = |bytes: &[u8]| {
+            store_in(&ledger, bytes);
+            ledger.note_blob(&Digest::of(bytes));
+        };
+        let put = |at: &str, bytes: &[u8]| {
+            let entry = file(Digest::of(bytes), bytes.len() as u64);
+            ledger.publish(vec![(path(at), Op::Put(entry))]).unwrap();
+        };
+        let [removed, own, waits] = [1, 2, 3].map(|seed| content(seed, 5000));
+        put(TEMPORARY, &removed);
+        a.remove(TEMPORARY);
+        a.push().await;
+        store_in(&ledger, &removed);
+        assert!(unsaved() > 0);
+        note(&removed);
+        assert_eq!(unsaved(), 0);
+        put(STATS, &own);
+        note(&own);
+        let without_the_last = unsaved();
+        assert!(without_the_last > 0, "no other node has it");
+        put(RESULT, &waits);
+        note(&waits);
+        assert!(unsaved() > without_the_last, "it is not in the store yet");
+        a.push().await;
+        assert_eq!(unsaved(), without_the_last);
+    });
+}
+
 #[test]
 fn what_belongs_to_a_node_stays_there() {
     run(async {
